@@ -1,0 +1,561 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"bulkhead.dev/bulkhead/wire"
+)
+
+const (
+	// secret is planted in every prompt, foreign in answers that must not come through.
+	secret  = "cnry-7f3a9c51e2b84d06"
+	foreign = "cnry-0d1e2f3a4b5c6d7e"
+	control = "control-key-of-the-workers"
+)
+
+// patience is how long a test waits for what must come before it fails.
+const patience = 10 * time.Second
+
+// testClock stands still until it is advanced.
+type testClock struct {
+	mu     sync.Mutex
+	now    time.Time
+	timers []*testTimer
+	armed  chan struct{}
+}
+
+type testTimer struct {
+	c  *testClock
+	at time.Time
+	f  func()
+	on bool
+}
+
+func newClock() *testClock { return &testClock{now: time.Now(), armed: make(chan struct{}, 1)} }
+
+func (c *testClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *testClock) AfterFunc(d time.Duration, f func()) Timer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := &testTimer{c: c, at: c.now.Add(d), f: f, on: true}
+	c.timers = append(c.timers, t)
+	return t
+}
+
+func (t *testTimer) Stop() bool {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	was := t.on
+	t.on = false
+	return was
+}
+
+func (t *testTimer) Reset(d time.Duration) bool {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	was := t.on
+	t.on, t.at = true, t.c.now.Add(d)
+	return was
+}
+
+// advance moves the clock and runs what became due.
+func (c *testClock) advance(d time.Duration) {
+	c.mu.Lock()
+	c.now = c.now.Add(d)
+	var due []func()
+	for _, t := range c.timers {
+		if t.on && !t.at.After(c.now) {
+			t.on = false
+			due = append(due, t.f)
+		}
+	}
+	c.mu.Unlock()
+	for _, f := range due {
+		f()
+	}
+}
+
+// call is one call that a scripted leg got.
+type call struct {
+	raw    []byte
+	header http.Header
+	proto  string
+	rid    string
+	room   int64
+	stream bool
+	max    int64
+	pass   wire.Pass
+	err    error // of the pass
+	first  int64 // how many calls the leg got before
+}
+
+// script is what a leg does with a call.
+type script func(w http.ResponseWriter, r *http.Request, c call)
+
+// scripted is a leg that does as it is told, over real HTTP.
+type scripted struct {
+	rig  *rig
+	role string
+	srv  *httptest.Server
+
+	mu     sync.Mutex
+	do     script
+	over   http.HandlerFunc // takes the place of everything, if set
+	info   map[string]any
+	calls  []call
+	aborts chan string
+	looks  int
+}
+
+func newScripted(r *rig, role string) *scripted {
+	s := &scripted{rig: r, role: role, aborts: make(chan string, 1024), info: map[string]any{
+		"disaggregation_mode": role, "served_model_name": "served", "context_length": 1024, "page_size": 64,
+		"max_total_num_tokens": 640, "max_req_input_len": 600, "version": "1", "incarnation": role + "-1",
+	}}
+	s.srv = httptest.NewServer(s)
+	r.t.Cleanup(s.srv.Close)
+	return s
+}
+
+func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	over := s.over
+	s.mu.Unlock()
+	if over != nil {
+		over(w, r)
+		return
+	}
+	s.serve(w, r)
+}
+
+// become lets f take every call from now on; nil ends that.
+func (s *scripted) become(f http.HandlerFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = f
+}
+
+func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/server_info":
+		s.mu.Lock()
+		s.looks++
+		body, _ := json.Marshal(s.info)
+		s.mu.Unlock()
+		_, _ = w.Write(body)
+	case "/abort_request":
+		var v struct{ RID string }
+		if json.NewDecoder(r.Body).Decode(&v) != nil || r.Header.Get("Authorization") != "Bearer "+control {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		s.aborts <- v.RID
+		_, _ = io.WriteString(w, "{}")
+	default:
+		s.take(w, r)
+	}
+}
+
+func (s *scripted) take(w http.ResponseWriter, r *http.Request) {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var v struct {
+		RID       string `json:"rid"`
+		Room      int64  `json:"bootstrap_room"`
+		Stream    bool   `json:"stream"`
+		MaxTokens int64  `json:"max_tokens"`
+	}
+	_ = json.Unmarshal(raw, &v)
+	c := call{raw: raw, header: r.Header, proto: r.Proto, rid: v.RID, room: v.Room, stream: v.Stream, max: v.MaxTokens}
+	c.pass, c.err = s.rig.passer.Check(r.Header.Get("X-Bulkhead-Pass"), v.Room, raw, s.rig.clock.Now())
+	s.mu.Lock()
+	c.first = int64(len(s.calls))
+	s.calls = append(s.calls, c)
+	do := s.do
+	s.mu.Unlock()
+	do(w, r, c)
+}
+
+// set changes what the leg does from now on.
+func (s *scripted) set(do script) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.do = do
+}
+
+func (s *scripted) say(key string, value any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if value == nil {
+		delete(s.info, key)
+	} else {
+		s.info[key] = value
+	}
+}
+
+func (s *scripted) got() []call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]call(nil), s.calls...)
+}
+
+// looked counts the looks at the leg.
+func (s *scripted) looked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.looks
+}
+
+// aborted waits for an abort and returns its id.
+func (s *scripted) aborted(t *testing.T) string {
+	t.Helper()
+	soon, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	select {
+	case rid := <-s.aborts:
+		return rid
+	case <-soon.Done():
+		t.Fatalf("%s got no abort", s.role)
+		return ""
+	}
+}
+
+// rig is a gateway over scripted legs.
+type rig struct {
+	t       *testing.T
+	clock   *testClock
+	passer  *wire.Passer
+	g       *Gateway
+	front   *httptest.Server
+	prefill *scripted
+	decode  *scripted
+	key     string
+	other   string // key of a tenant that may use nothing
+	events  chan RequestEvent
+}
+
+type eventChan chan RequestEvent
+
+func (c eventChan) Request(e RequestEvent) { c <- e }
+
+func newRig(t *testing.T, change func(*Config)) *rig {
+	t.Helper()
+	r := &rig{t: t, clock: newClock(), events: make(chan RequestEvent, 64)}
+	var err error
+	if r.passer, err = wire.NewPasser(bytes.Repeat([]byte{7}, 32)); err != nil {
+		t.Fatal(err)
+	}
+	r.prefill, r.decode = newScripted(r, "prefill"), newScripted(r, "decode")
+	r.prefill.set(honestPrefill)
+	r.decode.set(honestDecode)
+	c := r.config()
+	if change != nil {
+		change(&c)
+	}
+	if r.g, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	r.g.Refresh(context.Background())
+	r.front = httptest.NewUnstartedServer(nil)
+	r.front.Config = Server(r.g)
+	r.front.Start()
+	t.Cleanup(func() {
+		r.front.Close()
+		r.atRest()
+	})
+	return r
+}
+
+func (r *rig) config() Config {
+	pepper := bytes.Repeat([]byte{1}, 16)
+	key, hash, err := NewKey(rand.Reader, pepper)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	other, otherHash, err := NewKey(rand.Reader, pepper)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.key, r.other = key, other
+	return Config{
+		Tenants: []Tenant{{ID: "tenant-a", Keys: []KeyHash{hash}, Models: []string{"recall"}}, {ID: "tenant-b", Keys: []KeyHash{otherHash}}},
+		Models: []Model{{
+			Name: "recall", Served: "served", DefaultMaxTokens: 20, Sizes: Sizes{BytesPerToken: 1, PerMessage: 8, PerRequest: 8},
+			Pairs: []Pair{r.pairOf(r.prefill, r.decode, "prefill-0")},
+		}},
+		Pepper: pepper, DomainKey: bytes.Repeat([]byte{2}, 16),
+		Passer: r.passer, Events: eventChan(r.events), Random: rand.Reader, Clock: r.clock,
+	}
+}
+
+func (r *rig) pairOf(p, d *scripted, name string) Pair {
+	return Pair{Name: "pair-" + name, BootstrapHost: name, Prefill: Leg{URL: p.srv.URL, ControlKey: control}, Decode: Leg{URL: d.srv.URL, ControlKey: control}}
+}
+
+// atRest holds that nothing is held any more.
+func (r *rig) atRest() {
+	r.g.tasks.Wait()
+	if n := r.g.seats.held(); n != 0 {
+		r.t.Errorf("%d seats are taken at rest", n)
+	}
+	if n := r.g.bytes.held(); n != 0 {
+		r.t.Errorf("%d bytes are taken at rest", n)
+	}
+	for _, entries := range r.g.door.byTag {
+		for _, e := range entries {
+			if e.tenant.seats.held() != 0 || e.tenant.bytes.held() != 0 {
+				r.t.Errorf("%s holds budget at rest", e.tenant.id)
+			}
+		}
+	}
+	for _, m := range r.g.models {
+		for _, p := range m.pairs {
+			if n := p.busy.Load(); n != 0 {
+				r.t.Errorf("%s has %d attempts at rest", p.Name, n)
+			}
+		}
+	}
+}
+
+// event waits for the next event, and holds that it tells no secret.
+func (r *rig) event() RequestEvent {
+	r.t.Helper()
+	soon, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	select {
+	case e := <-r.events:
+		text := fmt.Sprintf("%+v %s %s", e, e.Verdict, e.Agreement)
+		for _, s := range []string{secret, foreign, r.key, r.other, control, "127.0.0.1"} {
+			if strings.Contains(text, s) {
+				r.t.Errorf("the event tells %q: %s", s, text)
+			}
+		}
+		return e
+	case <-soon.Done():
+		r.t.Fatal("no event")
+		return RequestEvent{}
+	}
+}
+
+// answer is what a client got.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	err    error // of reading the body
+}
+
+// code is the code of an error body.
+func (a answer) code() string {
+	var v struct {
+		Error struct{ Code string } `json:"error"`
+	}
+	_ = json.Unmarshal([]byte(a.body), &v)
+	return v.Error.Code
+}
+
+// request makes a request with a key.
+func (r *rig) request(method, path, body string) *http.Request {
+	r.t.Helper()
+	req, err := http.NewRequest(method, r.front.URL+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+r.key)
+	req.Header.Set("Content-Type", "application/json")
+	return req
+}
+
+// send sends a request and reads the answer; secrets may stand in no header, and in no
+// body of an error.
+func (r *rig) send(req *http.Request) answer {
+	r.t.Helper()
+	return r.sendSeen(req, "", nil)
+}
+
+// sendSeen is send that closes seen once the answer's body has shown a text.
+func (r *rig) sendSeen(req *http.Request, text string, seen chan struct{}) answer {
+	r.t.Helper()
+	resp, err := r.front.Client().Do(req)
+	if err != nil {
+		r.t.Fatalf("no answer: %v", err)
+	}
+	defer closeBody(resp)
+	var body []byte
+	for buf := make([]byte, 4096); err == nil; {
+		var n int
+		n, err = resp.Body.Read(buf)
+		body = append(body, buf[:n]...)
+		if seen != nil && bytes.Contains(body, []byte(text)) {
+			close(seen)
+			seen = nil
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if seen != nil {
+		close(seen)
+	}
+	a := answer{resp.StatusCode, resp.Header, string(body), err}
+	for _, s := range []string{secret, foreign, r.key, r.other, control, "127.0.0.1", r.prefill.srv.URL} {
+		if strings.Contains(fmt.Sprint(a.header), s) {
+			r.t.Errorf("a header tells %q: %v", s, a.header)
+		}
+		if strings.Contains(a.body, s) {
+			r.t.Errorf("status %d tells %q: %s", a.status, s, a.body)
+		}
+	}
+	for name := range a.header {
+		switch name {
+		case "Content-Type", "Content-Length", "Date", "Cache-Control", "X-Content-Type-Options", "Connection", "Allow", "Www-Authenticate", "Retry-After",
+			headerID, headerVerdict, headerDropped:
+		default:
+			r.t.Errorf("header %s is on no list", name)
+		}
+	}
+	if a.header.Get(headerID) == "" {
+		r.t.Error("no request id")
+	}
+	return a
+}
+
+const chatPath = "/v1/chat/completions"
+
+// chat is a sound chat body with more members.
+func chatBody(members string) string {
+	return `{"model":"recall","messages":[{"role":"user","content":"hello ` + secret + `"}]` + members + `}`
+}
+
+func (r *rig) chat(members string) answer {
+	r.t.Helper()
+	return r.send(r.request("POST", chatPath, chatBody(members)))
+}
+
+// refused holds that an answer is an error of the given status and code, and that its
+// event says the same.
+func (r *rig) refused(a answer, status int, code string) RequestEvent {
+	r.t.Helper()
+	e := r.event()
+	if a.status != status || a.code() != code {
+		r.t.Errorf("got %d %s, want %d %s", a.status, a.body, status, code)
+	}
+	if e.Status != status || string(e.Code) != code || e.FirstByte != 0 || e.Verdict == Served || e.Verdict == Undecided {
+		r.t.Errorf("event: %+v", e)
+	}
+	if a.header.Get(headerVerdict) != e.Verdict.String() {
+		r.t.Errorf("verdict header %q, event %v", a.header.Get(headerVerdict), e.Verdict)
+	}
+	var v struct {
+		Error struct{ ID, Hint, Message, Type string } `json:"error"`
+	}
+	if json.Unmarshal([]byte(a.body), &v) != nil || v.Error.ID != a.header.Get(headerID) || v.Error.ID != e.ID || v.Error.Hint == "" || v.Error.Message == "" {
+		r.t.Errorf("error body: %s", a.body)
+	}
+	return e
+}
+
+// choiceJSON is the choice of an answer (message) or of a chunk (delta).
+func choiceJSON(path, inner, text, finish string) string {
+	f := "null"
+	if finish != "" {
+		f = strconv.Quote(finish)
+	}
+	q, _ := json.Marshal(text)
+	if path == chatPath {
+		return fmt.Sprintf(`{"index":0,%q:{"role":"assistant","content":%s},"finish_reason":%s}`, inner, q, f)
+	}
+	return fmt.Sprintf(`{"index":0,"text":%s,"finish_reason":%s}`, q, f)
+}
+
+// whole is a whole answer in the dialect.
+func whole(path, id, text, finish string, prompt, completion int) string {
+	return fmt.Sprintf(`{"id":%q,"object":"chat.completion","created":1,"model":"served","choices":[%s],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d},"internal":"%s"}`,
+		id, choiceJSON(path, "message", text, finish), prompt, completion, prompt+completion, foreign)
+}
+
+// chunk is one chunk in the dialect, with continuous usage.
+func chunk(path, id, text, finish string, prompt, completion int) string {
+	return fmt.Sprintf(`{"id":%q,"object":"chat.completion.chunk","created":1,"model":"served","choices":[%s],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}`,
+		id, choiceJSON(path, "delta", text, finish), prompt, completion, prompt+completion)
+}
+
+func usageChunk(id string, prompt, completion int) string {
+	return fmt.Sprintf(`{"id":%q,"object":"chat.completion.chunk","created":1,"model":"served","choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}`,
+		id, prompt, completion, prompt+completion)
+}
+
+const promptTokens = 40
+
+func reply(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("X-Worker", "http://127.0.0.1:1")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body)
+}
+
+func honestPrefill(w http.ResponseWriter, r *http.Request, c call) {
+	reply(w, 200, whole(r.URL.Path, c.rid, "The", "length", promptTokens, 1))
+}
+
+// events sends events, each flushed.
+func events(w http.ResponseWriter, data ...string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Worker", "http://127.0.0.1:1")
+	for _, d := range data {
+		_, _ = io.WriteString(w, "data: "+d+"\n\n")
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+// decodeChunks is the honest stream up to its finish reason.
+func decodeChunks(path, rid string) []string {
+	return []string{
+		chunk(path, rid, "", "", promptTokens, 0), chunk(path, rid, "The", "", promptTokens, 1),
+		chunk(path, rid, " ans", "", promptTokens, 2), chunk(path, rid, "wer", "stop", promptTokens, 3),
+	}
+}
+
+func honestDecode(w http.ResponseWriter, r *http.Request, c call) {
+	if !c.stream {
+		reply(w, 200, whole(r.URL.Path, c.rid, "The answer", "stop", promptTokens, 3))
+		return
+	}
+	events(w, decodeChunks(r.URL.Path, c.rid)...)
+	events(w, usageChunk(c.rid, promptTokens, 3), "[DONE]")
+}
+
+// refusing is a leg that refuses as our workers do.
+func refusing(status int, body string) script {
+	return func(w http.ResponseWriter, _ *http.Request, _ call) { reply(w, status, body) }
+}
+
+// hanging is a leg that answers nothing until it is let go or its caller leaves.
+func hanging(began chan<- struct{}) script {
+	return func(_ http.ResponseWriter, r *http.Request, _ call) {
+		if began != nil {
+			began <- struct{}{}
+		}
+		<-r.Context().Done()
+	}
+}
