@@ -1,0 +1,69 @@
+package telemetry
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Async is a writer that never makes its caller wait: a worker's owner loop logs
+// through it. What does not fit is dropped and counted.
+type Async struct {
+	lines chan []byte
+	done  chan struct{}
+	lost  atomic.Int64
+
+	mu     sync.RWMutex // writers share it
+	closed bool
+}
+
+// maxLines is how many log lines may wait to be written.
+const maxLines = 1024
+
+// NewAsync makes a writer in front of w. The caller must call [Async.Close].
+func NewAsync(w io.Writer) *Async {
+	a := &Async{lines: make(chan []byte, maxLines), done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		for line := range a.lines {
+			_, _ = w.Write(line) // there is nowhere to say that it failed
+		}
+	}()
+	return a
+}
+
+// Write takes one line.
+func (a *Async) Write(p []byte) (int, error) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if a.closed {
+		a.lost.Add(1)
+		return len(p), nil
+	}
+	select {
+	case a.lines <- bytes.Clone(p):
+	default:
+		a.lost.Add(1)
+	}
+	return len(p), nil
+}
+
+// Lost is how many lines were dropped.
+func (a *Async) Lost() int64 { return a.lost.Load() }
+
+// Close waits until the lines that were taken are written, but no longer than
+// wait: nobody may read them. What is written afterwards is lost.
+func (a *Async) Close(wait time.Duration) {
+	a.mu.Lock()
+	a.closed = true
+	close(a.lines)
+	a.mu.Unlock()
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-a.done:
+	case <-t.C:
+	}
+}
