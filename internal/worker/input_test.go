@@ -405,26 +405,45 @@ func TestPaths(t *testing.T) {
 	refused(t, "a leg without a link", p.leg(context.Background(), p.decode, p.complete(shipPrompt, 12)), "peer_gone")
 }
 
-// TestSlowBody bounds the time of a body and the bytes of all bodies.
-func TestSlowBody(t *testing.T) {
-	p := newPair(t, func(c *Config) { c.BodyBytes, c.BodyTotal, c.BodyTime = leastBody, leastBody, 2*time.Second })
+// slowly sends the head of a request to decode, and one byte of its body.
+func (p *pair) slowly() net.Conn {
+	p.t.Helper()
 	conn, err := net.Dial("tcp", p.decode.http.Listener.Addr().String())
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	defer conn.Close()
+	p.t.Cleanup(func() { _ = conn.Close() })
 	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-	refused(t, "beside a slow one", p.whenBusy(), "busy")
-	refused(t, "the slow one", read(http.ReadResponse(bufio.NewReader(conn), nil)), string(fault.BodyTooSlow))
+	return conn
+}
+
+// TestSlowBody bounds the time of a body, and of nothing behind it.
+func TestSlowBody(t *testing.T) {
+	p := newPair(t, func(c *Config) { c.BodyTime = 50 * time.Millisecond })
+	refused(t, "the slow one", read(http.ReadResponse(bufio.NewReader(p.slowly()), nil)), string(fault.BodyTooSlow))
 	// A leg whose body came in time may wait for longer than that.
 	c := p.complete(shipPrompt, 12)
 	start := time.Now()
 	pre := p.beginPrefill(c)
-	p.eventually("the time of a body is over", func() bool { return time.Since(start) > 300*time.Millisecond })
+	p.eventually("the time of a body is over", func() bool { return time.Since(start) > 150*time.Millisecond })
 	dec := p.beginDecode(c)
 	if a, b := <-pre.done, <-dec.done; text(a) != " " || text(b) != shipAnswer {
 		t.Errorf("prefill %d %s, decode %d %s", a.status, a.body, b.status, b.body)
 	}
+	p.whole()
+}
+
+// TestManyBodies bounds the bytes of all bodies that are being read.
+func TestManyBodies(t *testing.T) {
+	p := newPair(t, func(c *Config) { c.BodyBytes, c.BodyTotal = leastBody, leastBody })
+	slow := p.slowly()
+	refused(t, "beside a slow one", p.whenBusy(), "busy")
+	if err := slow.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("its bytes are given back", func() bool { return p.decode.bodies.take(leastBody) })
+	p.decode.bodies.give(leastBody)
+	p.serves()
 	p.whole()
 }
 

@@ -228,6 +228,14 @@ func (p *proof) bare(ctx context.Context, i int) {
 	p.r.Unguarded[i].Scenario, p.r.Unguarded[i].Guard = name, "every guard"
 }
 
+// atMost is n states, or fewer if the options say so.
+func (p *proof) atMost(n int) int {
+	if p.o.States > 0 {
+		return min(n, p.o.States)
+	}
+	return n
+}
+
 // firstLook is how many states of each scenario are kept in the first look for a
 // story. Most are found there, and bound the depth of the second.
 const firstLook = 4000
@@ -237,7 +245,7 @@ const firstLook = 4000
 func (p *proof) shortest(ctx context.Context, scenarios []Scenario, g handoff.Guards, only Invariant) DroppedReport {
 	start, best := p.now(), DroppedReport{Outcome: Pass}
 	whole := make([]bool, len(scenarios))
-	for _, states := range [...]int{min(firstLook, p.o.States), p.o.States} {
+	for _, states := range [...]int{p.atMost(firstLook), p.o.States} {
 		for i, sc := range scenarios {
 			if whole[i] || best.Length == 1 {
 				continue
@@ -280,7 +288,7 @@ func (p *proof) sweep(ctx context.Context) {
 			if len(p.missing()) == 0 || ctx.Err() != nil {
 				return
 			}
-			p.explore(ctx, p.o.Scenarios[i], g, Limits{States: min(sweepStates, p.o.States), Sweep: true})
+			p.explore(ctx, p.o.Scenarios[i], g, Limits{States: p.atMost(sweepStates), Sweep: true})
 		}
 	}
 }
