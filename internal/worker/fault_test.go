@@ -216,11 +216,13 @@ func TestSuccession(t *testing.T) {
 	over := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() {
+		look := time.NewTicker(100 * time.Microsecond)
+		defer look.Stop()
 		for {
 			select {
 			case <-over:
 				return
-			default:
+			case <-look.C:
 				if p.decode.Linked() != 1 {
 					unlinked.Store(true)
 				}

@@ -37,59 +37,20 @@ func shows(s string) string {
 // but for the one answer that recites it to its owner.
 func TestSecret(t *testing.T) {
 	n := &naiveRun{}
-	p := newPair(t, append(alters(wire.RoleDecode, handoff.Notice, func(m *wire.Message) { m.Digests[0][0] ^= 1 })(n),
+	n.pair = newPair(t, append(alters(wire.RoleDecode, handoff.Notice, func(m *wire.Message) { m.Digests[0][0] ^= 1 })(n),
 		func(c *Config) { c.Pages, c.Window = 64, 600 })...)
-	n.pair = p
 	prompt := "The secret is " + planted + ". The secret is"
-	var out []string
-	keep := func(rs ...reply) {
-		for _, r := range rs {
-			out = append(out, r.body, fmt.Sprint(r.header), fmt.Sprint(r.err))
-		}
-	}
-	pre, dec := p.both(p.complete(prompt, 22))
+	pre, dec := n.both(n.complete(prompt, 22))
 	if shows(dec.body) == "" {
 		t.Fatalf("the control does not recite the secret: %d %s", dec.status, dec.body)
 	}
-	keep(pre)
-	out = append(out, fmt.Sprint(dec.header))
-	chat := func(role, content string) map[string]any {
-		return map[string]any{"prompt": nil, "messages": []any{map[string]any{"role": role, "content": content}}}
+	replies := append(n.refusals(prompt), n.around()...)
+	out := []string{fmt.Sprint(dec.header), n.brokenStream(prompt)}
+	for _, r := range append(replies, pre) {
+		out = append(out, r.body, fmt.Sprint(r.header), fmt.Sprint(r.err))
 	}
-	for _, edit := range []map[string]any{
-		{"prompt": strings.Repeat(prompt, 20)}, {"max_tokens": 5000}, {"temperature": 9}, {"stop": []string{strings.Repeat(planted, 20)}},
-		{"model": planted}, {"rid": planted + "\n"}, {"bootstrap_port": planted}, {"seed": planted}, {"stream": planted},
-		{"stream_options": planted}, {"max_tokens": planted}, {"prompt": []any{planted, planted}}, {planted + "\n": 1}, {"bootstrap_room": planted},
-	} {
-		a, b := p.both(p.complete(prompt, 12).with(edit))
-		keep(a, b)
-	}
-	for _, edit := range []map[string]any{chat(planted, "x"), chat("user", strings.Repeat(planted, 60)), chat("system", planted)} {
-		c := p.complete(prompt, 1).with(edit)
-		c.path = "/v1/chat/completions"
-		a, b := p.both(c)
-		keep(a, b)
-	}
-	keep(p.leg(context.Background(), p.decode, p.complete(prompt, 12).with(map[string]any{"bootstrap_host": planted})))
-	n.armed.Store(true)
-	keep(p.naive(p.complete(prompt, 12)), p.naive(p.complete(prompt, 12).with(map[string]any{"stream": true})))
-	n.armed.Store(false)
-	c := p.complete(prompt, 12)
-	keep(apart(n, c.with(map[string]any{"prompt": planted}), c))
-	for _, s := range []*side{p.prefill, p.decode} {
-		keep(p.raw(s, "/v1/completions", 5, []byte(`{"prompt":"`+planted)), p.raw(s, "/v1/completions", 5, []byte(`{"bootstrap_room":5}`+planted)),
-			p.raw(s, "/"+planted, 5, nil), read(p.client.Get(s.http.URL+"/server_info")), read(p.client.Get(s.http.URL+"/v1/models")))
-		req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.http.URL+"/abort_request", strings.NewReader(`{"rid":"`+planted+`"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+planted)
-		keep(read(p.client.Do(req)))
-	}
-	keep(p.abort(p.decode, planted))
-	out = append(out, p.brokenStream(prompt))
-	p.whole()
-	for _, s := range []*side{p.prefill, p.decode} {
+	n.whole()
+	for _, s := range []*side{n.prefill, n.decode} {
 		s.events.mu.Lock()
 		out = append(out, fmt.Sprintf("%+v", s.events.all), fmt.Sprintf("%+v", s.Status()))
 		s.events.mu.Unlock()
@@ -108,6 +69,46 @@ func TestSecret(t *testing.T) {
 	if len(out) < 100 {
 		t.Errorf("only %d texts were searched", len(out))
 	}
+}
+
+// refusals are the answers to requests with the secret that are not served.
+func (n *naiveRun) refusals(prompt string) (all []reply) {
+	both := func(c legCall) {
+		pre, dec := n.both(c)
+		all = append(all, pre, dec)
+	}
+	for _, edit := range []map[string]any{
+		{"prompt": strings.Repeat(prompt, 20)}, {"max_tokens": 5000}, {"temperature": 9}, {"stop": []string{strings.Repeat(planted, 20)}},
+		{"model": planted}, {"rid": planted + "\n"}, {"bootstrap_port": planted}, {"seed": planted}, {"stream": planted},
+		{"stream_options": planted}, {"max_tokens": planted}, {"prompt": []any{planted, planted}}, {planted + "\n": 1}, {"bootstrap_room": planted},
+	} {
+		both(n.complete(prompt, 12).with(edit))
+	}
+	for role, content := range map[string]string{planted: "x", "user": strings.Repeat(planted, 60), "system": planted} {
+		both(n.call("/v1/chat/completions", map[string]any{"max_tokens": 1, "messages": []any{map[string]any{"role": role, "content": content}}}))
+	}
+	all = append(all, n.leg(context.Background(), n.decode, n.complete(prompt, 12).with(map[string]any{"bootstrap_host": planted})))
+	n.armed.Store(true)
+	both(n.complete(prompt, 12))
+	both(n.complete(prompt, 12).with(map[string]any{"stream": true}))
+	n.armed.Store(false)
+	c := n.complete(prompt, 12)
+	return append(all, apart(n, c.with(map[string]any{"prompt": planted}), c))
+}
+
+// around are the answers to what is no request, with the secret in it.
+func (n *naiveRun) around() (all []reply) {
+	for _, s := range []*side{n.prefill, n.decode} {
+		all = append(all, n.raw(s, "/v1/completions", 5, []byte(`{"prompt":"`+planted)), n.raw(s, "/v1/completions", 5, []byte(`{"bootstrap_room":5}`+planted)),
+			n.raw(s, "/"+planted, 5, nil), read(n.client.Get(s.http.URL+"/server_info")), read(n.client.Get(s.http.URL+"/v1/models")))
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.http.URL+"/abort_request", strings.NewReader(`{"rid":"`+planted+`"}`))
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+planted)
+		all = append(all, read(n.client.Do(req)))
+	}
+	return append(all, n.abort(n.decode, planted))
 }
 
 // brokenStream is the error event of a stream whose engine failed: what follows

@@ -190,6 +190,7 @@ func TestDoNotStart(t *testing.T) {
 		"few tombstones": func(c *Config) { c.Tombstones = 2 }, "a body over all bodies": func(c *Config) { c.BodyBytes, c.BodyTotal = 10, 5 },
 		"time that runs back": func(c *Config) { c.LegTime = -1 }, "a cache of the whole pool": func(c *Config) { c.PrefixCache = c.Pages },
 		"prefill with a cache": func(c *Config) { c.Role, c.PrefixCache = wire.RolePrefill, 1 }, "less than no quarantine": func(c *Config) { c.Quarantine = -1 },
+		"no digest that is known":  func(c *Config) { c.Digest = 77 },
 		"two peers with one label": func(c *Config) { c.Peers = append(c.Peers, c.Peers[0]) }, "no randomness": func(c *Config) { c.Random = strings.NewReader("x") },
 	} {
 		c := p.config(wire.RoleDecode)

@@ -109,6 +109,9 @@ func (c *Config) setDefaults() error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	if _, err := digest.New(c.Digest, [32]byte{}); err != nil {
+		return err // an algorithm that nobody knows, or that this process may not use
+	}
 	def(&c.Window, min((c.Pages-c.PrefixCache)*c.PageTokens, c.Model.Config().Window))
 	if most := c.Model.Config().Window; c.Window < 2 || c.Window > most {
 		return fmt.Errorf("worker: window of %d tokens: want 2 to %d", c.Window, most)
