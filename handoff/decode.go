@@ -108,8 +108,7 @@ func (m *Decode) mine(ev Event, g Guards) bool {
 	if ev.On == OnNotice {
 		return id.Gen == m.ID.Gen
 	}
-	none := ID{}.Gen
-	return id.Gen == m.ID.Gen || id.Gen == none || m.ID.Gen == none
+	return m.ID.meets(id)
 }
 
 // effect appends one action of a row.

@@ -39,6 +39,13 @@ type ID struct {
 	Gen     kv.Generation
 }
 
+// meets reports whether the generations of two identities of one attempt are
+// equal, or one of them was not given yet (H-2).
+func (id ID) meets(other ID) bool {
+	none := ID{}.Gen
+	return id.Gen == other.Gen || id.Gen == none || other.Gen == none
+}
+
 // View is what one leg believes the attempt to be. Both legs compute theirs
 // from the request that they were sent; the hand-off goes on only while the
 // two are equal (H-1, H-3).

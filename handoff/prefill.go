@@ -116,7 +116,7 @@ func (m *Prefill) mine(ev Event, g Guards) bool {
 	case ev.On == OnAccept:
 		return id.Gen == m.ID.Gen
 	}
-	return id.Gen == m.ID.Gen || id.Gen == none || m.ID.Gen == none
+	return m.ID.meets(id)
 }
 
 // effect appends one action of a row.
