@@ -62,6 +62,14 @@ const (
 //
 // The layers have no MLP, and 11 of 12 heads of layer 1 are zero.
 func Recall() *Model {
+	m, err := New(recallWeights())
+	if err != nil {
+		panic(err) // constant weights: it fails always or never
+	}
+	return m
+}
+
+func recallWeights() (Config, Weights) {
 	c := Config{
 		Name: "recall", Vocab: byteVocab, Dim: 128, Layers: 2, Heads: recallMatch, KVHeads: 2, HeadDim: 128,
 		Window: 1 << 20, Theta: recallTheta, Eps: recallEps,
@@ -77,11 +85,7 @@ func Recall() *Model {
 			w.Head[t*c.Dim+recallOut+b] = recallSure * x
 		}
 	}
-	m, err := New(c, w)
-	if err != nil {
-		panic(err) // constant weights: it fails always or never
-	}
-	return m
+	return c, w
 }
 
 // recallCode is a token as 8 values whose squares sum to 8.
