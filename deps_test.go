@@ -22,6 +22,7 @@ const (
 	carriage              // wire, ledger
 	suites                // contract suites over the carriage
 	parts                 // pure parts and engines
+	stands                // what stands between the parts and the rooms: the engines as HTTP servers
 	rooms                 // what runs
 	shows                 // what runs the rooms together to show something
 	wiring                // configuration and subcommands
@@ -57,15 +58,24 @@ func house() map[string]room {
 		"internal/fault": {layer: leaf},
 
 		"internal/admit":    {layer: parts, pure: true},
-		"internal/upstream": {layer: parts, pure: true, more: []string{"encoding/json"}},
+		"internal/upstream": {layer: parts, pure: true, more: []string{"encoding/json"}, tests: []string{"os", "path/filepath", "flag"}},
 		"internal/world": {layer: parts, pure: true, choosers: []string{"script*.go", "explore*.go", "simulate*.go", "prove*.go"},
 			tests: []string{"context", "os", "path/filepath", "flag", "time"}},
-		"internal/digest": {layer: parts},
-		"internal/llm":    {layer: parts},
+		"internal/route":   {layer: parts, pure: true},
+		"internal/digest":  {layer: parts},
+		"internal/llm":     {layer: parts},
+		"internal/account": {layer: parts},
+
+		"internal/fleet":  {layer: stands},
+		"internal/record": {layer: stands},
+		"internal/config": {layer: stands},
 
 		"internal/worker":    {layer: rooms},
+		"internal/assure":    {layer: rooms},
+		"internal/twin":      {layer: rooms},
 		"internal/gateway":   {layer: rooms},
 		"internal/drill":     {layer: shows},
+		"internal/admin":     {layer: shows},
 		"internal/telemetry": {layer: rooms},
 
 		"internal/cli": {layer: wiring},
@@ -73,6 +83,7 @@ func house() map[string]room {
 		"cmd/bulkhead": {layer: doors},
 		"bench":        {layer: doors},
 		"interop":      {layer: doors},
+		"spec":         {layer: doors},
 		".":            {layer: doors},
 	}
 }
@@ -103,9 +114,12 @@ type grant struct {
 func outside() []grant {
 	return []grant{
 		{module: "github.com/zeebo/xxh3", to: []string{"internal/digest", "internal/world", "bench"}},
-		{module: "github.com/goccy/go-yaml", to: []string{"internal/cli"}},
+		{module: "github.com/goccy/go-yaml", to: []string{"internal/cli", "internal/config"}},
 		{module: "golang.org/x/sys", to: []string{"internal/cli"}},
 		{module: "github.com/prometheus/client_golang", to: []string{"internal/telemetry"}},
+		{module: "github.com/prometheus/client_model", to: []string{"internal/telemetry"}},
+		{module: "go.opentelemetry.io/proto/slim/otlp", to: []string{"internal/telemetry"}},
+		{module: "google.golang.org/protobuf", to: []string{"internal/telemetry"}},
 	}
 }
 

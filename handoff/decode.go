@@ -40,8 +40,9 @@ type Decode struct {
 	Owed   bool // prefill waits for our Quiet
 	Armed  bool // we aborted, and wait for acknowledgements
 	Expect Writers
-	Saw    Writers // writers that said Seen
-	Still  Writers // writers that said Quiet
+	Saw    Writers // writers that said Seen, or ended the attempt themselves
+	Still  Writers // writers that said Quiet, or ended the attempt themselves
+	Heard  Writers // writers that offered; from the grant on, that said what they wrote
 	Limit  uint32  // tokens that would have been taken, with TooLong
 	Room   uint64
 	ID     ID
@@ -68,6 +69,11 @@ func (m Decode) Step(ev Event, g Guards) (Decode, Effects) {
 		fx.add(Effect{Do: DoDrop})
 		return m, fx
 	}
+	if ev.On.Message() && m.Phase != DecodeIdle && m.sender(&ev)&^m.Expect != 0 &&
+		(m.Phase != DecodeEnded || ev.On != OnAbort) { // a tombstone answers whoever aborts
+		fx.add(Effect{Do: DoDrop}) // of a writer that is not of the group
+		return m, fx
+	}
 	if m.Phase == DecodeEnded && !g.Has(GuardTombstone) && (ev.On == OnDoor || ev.On == OnDoorRefused) {
 		m = Decode{}
 	}
@@ -86,7 +92,7 @@ func (m Decode) Step(ev Event, g Guards) (Decode, Effects) {
 			if a.do == Nothing {
 				break
 			}
-			m.effect(a, &fx)
+			m.effect(a, &ev, &fx)
 		}
 		break
 	}
@@ -112,7 +118,7 @@ func (m *Decode) mine(ev Event, g Guards) bool {
 }
 
 // effect appends one action of a row.
-func (m *Decode) effect(a action, fx *Effects) {
+func (m *Decode) effect(a action, ev *Event, fx *Effects) {
 	e := Effect{Do: a.do, Send: a.send}
 	switch a.do {
 	case DoFree:
@@ -126,15 +132,37 @@ func (m *Decode) effect(a action, fx *Effects) {
 			e.Code = a.code
 		}
 	case DoSend:
+		if e.To = m.to(a, ev); e.To == 0 {
+			return
+		}
 		switch a.send {
 		case Abort:
 			e.Code, m.Armed = m.Result, true // armed in the step that sends (H-11)
 		case Quiet:
 			m.Owed = false
 		}
+		if e.To == m.Expect {
+			e.To = 0
+		}
 	}
 	fx.add(e)
 }
+
+// to is the set of writers that a message goes to.
+func (m *Decode) to(a action, ev *Event) Writers {
+	switch {
+	case a.to == toSender:
+		return m.sender(ev)
+	case a.to == toOthers:
+		return m.Expect &^ m.sender(ev)
+	case ev.On == OnTick:
+		return m.Expect &^ m.Still
+	}
+	return m.Expect
+}
+
+// sender is the writer that a message came from.
+func (m *Decode) sender(ev *Event) Writers { return 1 << (ev.Rank % MaxWriters) }
 
 func (m *Decode) holds(c cond, ev *Event, g Guards) bool {
 	switch c {
@@ -144,6 +172,11 @@ func (m *Decode) holds(c cond, ev *Event, g Guards) bool {
 		return !g.Has(GuardOffer)
 	case headerOff:
 		return !g.Has(GuardHeader)
+	case offerMore:
+		return g.Has(GuardWriters) && m.Heard|m.sender(ev) != m.Expect &&
+			(!g.Has(GuardOffer) || m.View.agrees(ev.Msg.View, GuardExtent|GuardInput|g&GuardDomain))
+	case noticeMore:
+		return g.Has(GuardWriters) && m.Heard|m.sender(ev) != m.Expect && m.notice(ev, g)
 	case offerEqual:
 		return m.View.agrees(ev.Msg.View, GuardExtent|GuardInput|g&GuardDomain)
 	case noticeSeal:
@@ -174,17 +207,21 @@ func (m *Decode) notice(ev *Event, g Guards) bool {
 func (m *Decode) apply(s set, ev *Event) {
 	switch s {
 	case setDoor:
-		m.ID, m.Room, m.View, m.Expect = ev.ID, ev.Room, ev.View, OneWriter
+		m.ID, m.Room, m.View, m.Expect = ev.ID, ev.Room, ev.View, max(ev.Group, OneWriter)
 	case setDoorRefused:
-		m.ID, m.Room, m.View, m.Expect = ev.ID, ev.Room, ev.View, OneWriter
+		m.ID, m.Room, m.View, m.Expect = ev.ID, ev.Room, ev.View, max(ev.Group, OneWriter)
 		m.Result, m.Limit = failure(ev.Code), ev.Limit
 	case setStranger:
-		m.ID, m.Room, m.View, m.Expect = ev.Msg.ID, ev.Msg.Room, ev.Msg.View, OneWriter
+		m.ID, m.Room, m.View, m.Expect = ev.Msg.ID, ev.Msg.Room, ev.Msg.View, m.sender(ev)
 		m.Result, m.Limit = failure(ev.Msg.Code), ev.Msg.Limit
-	case setMessageCode:
+	case setAlone: // one writer ended it, and needs no abort from us; the others will be told
 		m.Result, m.Limit = failure(ev.Msg.Code), ev.Msg.Limit
-	case setMessageOwed:
+		m.Saw, m.Still = m.Saw|m.sender(ev), m.Still|m.sender(ev)
+	case setAloneOwed:
 		m.Result, m.Limit, m.Owed = failure(ev.Msg.Code), ev.Msg.Limit, true
+		m.Saw, m.Still = m.Saw|m.sender(ev), m.Still|m.sender(ev)
+	case setHeard:
+		m.Heard |= m.sender(ev)
 	case setEventCode:
 		m.Result, m.Limit = failure(ev.Code), ev.Limit
 	case setDisagree:
@@ -196,7 +233,7 @@ func (m *Decode) apply(s set, ev *Event) {
 	case setOK:
 		m.Result = OK
 	case setReserved:
-		m.ID.Gen, m.Held, m.Live = ev.Gen, true, true
+		m.ID.Gen, m.Held, m.Live, m.Heard = ev.Gen, true, true, 0
 	case setSealed:
 		m.Live = false
 	case setSealedOK:
@@ -204,10 +241,10 @@ func (m *Decode) apply(s set, ev *Event) {
 	case setOwed:
 		m.Owed = true
 	case setSaw:
-		m.Saw |= OneWriter
+		m.Saw |= m.sender(ev)
 	case setStill:
-		m.Saw |= OneWriter
-		m.Still |= OneWriter
+		m.Saw |= m.sender(ev)
+		m.Still |= m.sender(ev)
 	case setDisarm:
 		m.Armed, m.Owed = false, false
 	}

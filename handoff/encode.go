@@ -6,7 +6,7 @@ import "encoding/binary"
 // bytes, different machines different bytes of the same length.
 func (m Decode) AppendCanonical(b []byte) []byte {
 	b = append(b, byte(m.Phase), byte(m.Result), bits(m.Live, m.Held, m.Owed, m.Armed))
-	b = appendSets(b, m.Expect, m.Saw, m.Still)
+	b = appendSets(b, m.Expect, m.Saw, m.Still, m.Heard)
 	b = binary.LittleEndian.AppendUint32(b, m.Limit)
 	return appendIdentity(b, m.Room, m.ID, m.View)
 }

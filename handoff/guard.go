@@ -47,6 +47,9 @@ const (
 	GuardDomain
 	// Header: no header of an answer leaves before its proof (H-14).
 	GuardHeader
+	// Writers: decode waits for the word of every writer that it expects: for each
+	// offer before it reserves, for each notice before it seals (H-3, H-11).
+	GuardWriters
 
 	guardEnd
 )
@@ -73,7 +76,7 @@ func Each() []Guards {
 func (g Guards) String() string {
 	names := [...]string{
 		"offer", "extent", "input", "seal", "digest", "key", "generation", "epoch", "completion",
-		"source-hold", "stop", "quiet", "tombstone", "retry", "fence", "connection", "domain", "header",
+		"source-hold", "stop", "quiet", "tombstone", "retry", "fence", "connection", "domain", "header", "writers",
 	}
 	switch {
 	case g == All:

@@ -125,12 +125,19 @@ type Msg struct {
 	View  View
 }
 
-// Writers is a set of writer ranks of a prefill group. It is fixed when pages
-// are exposed (H-11); today a group has one rank.
+// Writers is a set of writer ranks of a prefill group, a bit each. It is fixed at
+// decode's door, before anything is exposed, and is part of the state from the
+// start: unknown is not empty (H-11).
 type Writers uint16
 
 // OneWriter is the set of a group of one.
 const OneWriter Writers = 1
+
+// MaxWriters bounds the ranks of a group.
+const MaxWriters = 16
+
+// Group is the set of a group of n ranks; n is 1 to MaxWriters.
+func Group(n int) Writers { return Writers(1<<n - 1) }
 
 // On is what can happen to a machine.
 type On uint8
@@ -196,6 +203,8 @@ type Event struct {
 	Limit uint32        // OnDoorRefused with TooLong: tokens
 	Gen   kv.Generation // OnReserved at decode
 	N     uint32        // OnComputed, OnWritten: pages; at least 1
+	Rank  uint8         // messages to decode: the writer that its connection belongs to; below MaxWriters
+	Group Writers       // decode, OnDoor, OnDoorRefused: the ranks that will write; 0 means OneWriter
 	Last  bool          // OnComputed: the prompt is complete, and View.Tokens and View.Input say which
 }
 
@@ -245,9 +254,10 @@ func (d Do) String() string {
 // Effect is one thing that the driver must do.
 type Effect struct {
 	Do   Do
-	Send Kind   // DoSend
-	Code Code   // DoSend of Refuse or Abort; DoAnswer
-	N    uint32 // DoPost: pages
+	Send Kind    // DoSend
+	Code Code    // DoSend of Refuse or Abort; DoAnswer
+	N    uint32  // DoPost: pages
+	To   Writers // DoSend at decode: the writers that it goes to; 0 means all that are expected
 }
 
 // MaxEffects bounds the effects of one step.

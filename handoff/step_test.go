@@ -35,10 +35,10 @@ func (s *source) anything() Event {
 	view := View{Tokens: 2, Pages: 2, Input: kv.Hash{byte(s.below(8) / 7)}, Domain: kv.Domain{1}}
 	ev := Event{
 		On: On(s.below(int(events))), Code: Code(s.below(int(codes) + 1)), N: uint32(s.below(3)), Last: s.below(2) == 0,
-		Gen: kv.Generation{Epoch: 1, Counter: 1}, ID: ID{Attempt: Attempt{1}}, View: view,
+		Gen: kv.Generation{Epoch: 1, Counter: 1}, ID: ID{Attempt: Attempt{1}}, View: view, Group: Writers(s.below(4)),
 	}
 	if ev.On.Message() {
-		ev.Msg = Msg{Kind: Kind(ev.On), Code: ev.Code, ID: id, View: view}
+		ev.Msg, ev.Rank = Msg{Kind: Kind(ev.On), Code: ev.Code, ID: id, View: view}, uint8(s.below(8)/7)
 	}
 	return ev
 }

@@ -29,6 +29,8 @@ const (
 	idle
 	stopOff
 	quietOff
+	offerMore
+	noticeMore
 	conds
 )
 
@@ -41,6 +43,7 @@ func (c cond) String() string {
 		"all computed, completion and source-hold guards off", "all computed, completion guard off",
 		"all computed, source-hold guard off", "all written", "last outstanding write", "last outstanding write, quiet owed",
 		"nothing outstanding", "stop guard off", "quiet guard off",
+		"offer equals own view, other writers to come", "notice equals grant, other writers to come",
 	}[c]
 }
 
@@ -74,6 +77,9 @@ const (
 	setStill
 	setDisarm
 	setGone
+	setHeard
+	setAlone
+	setAloneOwed
 )
 
 // action is one effect of a row. code, if set, is answered in place of the
@@ -82,9 +88,23 @@ type action struct {
 	do   Do
 	send Kind
 	code Code
+	to   uint8
 }
 
 func send(k Kind) action { return action{do: DoSend, send: k} }
+
+// reply answers the writer that the event came from, and nobody else.
+func reply(k Kind) action { return action{do: DoSend, send: k, to: toSender} }
+
+// rest tells the other writers of the group, if there are any.
+func rest(k Kind) action { return action{do: DoSend, send: k, to: toOthers} }
+
+// Whom a message goes to.
+const (
+	toAll    uint8 = iota // every writer that is expected
+	toSender              // the one that spoke
+	toOthers              // all but the one that spoke
+)
 
 // row is one edge: in phase from, on an event, when the condition holds, change
 // the fields, go to phase to, and ask for the actions. The first row that fits
@@ -132,31 +152,33 @@ var (
 var decodeTable = [...]row{
 	d(DecodeIdle, OnDoor, always, DecodeAsked, setDoor, send(Ask)),
 	d(DecodeIdle, OnDoorRefused, always, DecodeEnded, setDoorRefused, send(Abort), answer),
-	d(DecodeIdle, OnAbort, always, DecodeEnded, setStranger, send(Seen), send(Quiet)),
+	d(DecodeIdle, OnAbort, always, DecodeEnded, setStranger, reply(Seen), reply(Quiet)),
 
 	d(DecodeAsked, OnOffer, offerOff, DecodeReserving, keep, reserve),
+	d(DecodeAsked, OnOffer, offerMore, DecodeAsked, setHeard),
 	d(DecodeAsked, OnOffer, offerEqual, DecodeReserving, keep, reserve),
 	d(DecodeAsked, OnOffer, always, DecodeEnded, setDisagree, send(Abort), answer),
 	d(DecodeAsked, OnRefuse, offerOff, DecodeReserving, keep, reserve),
-	d(DecodeAsked, OnRefuse, always, DecodeEnded, setMessageCode, answer),
-	d(DecodeAsked, OnAbort, always, DecodeEnded, setMessageCode, send(Seen), send(Quiet), answer),
+	d(DecodeAsked, OnRefuse, always, DecodeEnded, setAlone, rest(Abort), answer),
+	d(DecodeAsked, OnAbort, always, DecodeEnded, setAlone, reply(Seen), reply(Quiet), rest(Abort), answer),
 	d(DecodeAsked, OnCancel, always, DecodeEnded, setEventCode, send(Abort), answer),
 	d(DecodeAsked, OnPeerGone, always, DecodeEnded, setPeerGone, answer),
 
 	d(DecodeReserving, OnReserved, headerOff, DecodeGranted, setReserved, send(Grant), answerOK),
 	d(DecodeReserving, OnReserved, always, DecodeGranted, setReserved, send(Grant)),
 	d(DecodeReserving, OnReserveFailed, always, DecodeEnded, setEventCode, send(Abort), answer),
-	d(DecodeReserving, OnAbort, always, DecodeEnded, setMessageCode, withdraw, send(Seen), send(Quiet), answer),
+	d(DecodeReserving, OnAbort, always, DecodeEnded, setAlone, withdraw, reply(Seen), reply(Quiet), rest(Abort), answer),
 	d(DecodeReserving, OnCancel, always, DecodeEnded, setEventCode, withdraw, send(Abort), answer),
 	d(DecodeReserving, OnPeerGone, always, DecodeEnded, setPeerGone, withdraw, answer),
 
+	d(DecodeGranted, OnNotice, noticeMore, DecodeGranted, setHeard),
 	d(DecodeGranted, OnNotice, noticeSeal, DecodeSealing, keep, seal),
 	d(DecodeGranted, OnNotice, noticeDigest, DecodeVerifying, keep, verify),
 	d(DecodeGranted, OnNotice, noticeEqual, DecodeReading, setOK, send(Accept), answer, read),
 	d(DecodeGranted, OnNotice, keyLive, DecodeRevoking, setDisagree, revoke, send(Abort), answer),
 	d(DecodeGranted, OnNotice, always, DecodeEnded, setDisagree, free, send(Abort), answer),
-	d(DecodeGranted, OnAbort, keyLive, DecodeRevoking, setMessageOwed, revoke, send(Seen), answer),
-	d(DecodeGranted, OnAbort, always, DecodeEnded, setMessageCode, free, send(Seen), send(Quiet), answer),
+	d(DecodeGranted, OnAbort, keyLive, DecodeRevoking, setAloneOwed, revoke, reply(Seen), rest(Abort), answer),
+	d(DecodeGranted, OnAbort, always, DecodeEnded, setAlone, free, reply(Seen), reply(Quiet), rest(Abort), answer),
 	d(DecodeGranted, OnCancel, keyLive, DecodeRevoking, setEventCode, revoke, send(Abort), answer),
 	d(DecodeGranted, OnCancel, always, DecodeEnded, setEventCode, free, send(Abort), answer),
 	d(DecodeGranted, OnPeerGone, keyLive, DecodeRevoking, setPeerGone, revoke, answer),
@@ -164,15 +186,15 @@ var decodeTable = [...]row{
 
 	d(DecodeSealing, OnSealed, digestOn, DecodeVerifying, setSealed, verify),
 	d(DecodeSealing, OnSealed, always, DecodeReading, setSealedOK, send(Accept), answer, read),
-	d(DecodeSealing, OnAbort, always, DecodeRevoking, setMessageOwed, send(Seen), answer),
+	d(DecodeSealing, OnAbort, always, DecodeRevoking, setAloneOwed, reply(Seen), rest(Abort), answer),
 	d(DecodeSealing, OnCancel, always, DecodeRevoking, setEventCode, send(Abort), answer),
 	d(DecodeSealing, OnPeerGone, always, DecodeRevoking, setPeerGone, answer),
 
 	d(DecodeVerifying, OnVerified, always, DecodeReading, setOK, send(Accept), answer, read),
 	d(DecodeVerifying, OnMismatch, keyLive, DecodeRevoking, setIntegrity, revoke, send(Abort), answer),
 	d(DecodeVerifying, OnMismatch, always, DecodeEnded, setIntegrity, free, send(Abort), answer),
-	d(DecodeVerifying, OnAbort, keyLive, DecodeRevoking, setMessageOwed, revoke, send(Seen), answer),
-	d(DecodeVerifying, OnAbort, always, DecodeEnded, setMessageCode, free, send(Seen), send(Quiet), answer),
+	d(DecodeVerifying, OnAbort, keyLive, DecodeRevoking, setAloneOwed, revoke, reply(Seen), rest(Abort), answer),
+	d(DecodeVerifying, OnAbort, always, DecodeEnded, setAlone, free, reply(Seen), reply(Quiet), rest(Abort), answer),
 	d(DecodeVerifying, OnCancel, keyLive, DecodeRevoking, setEventCode, revoke, send(Abort), answer),
 	d(DecodeVerifying, OnCancel, always, DecodeEnded, setEventCode, free, send(Abort), answer),
 	d(DecodeVerifying, OnPeerGone, keyLive, DecodeRevoking, setPeerGone, revoke, answer),
@@ -182,24 +204,24 @@ var decodeTable = [...]row{
 	d(DecodeReading, OnFinished, always, DecodeEnded, keep, free),
 	d(DecodeReading, OnCancel, keyLive, DecodeRevoking, setEventCode, stop, revoke, answer),
 	d(DecodeReading, OnCancel, always, DecodeEnded, setEventCode, stop, free, answer),
-	d(DecodeReading, OnAbort, always, DecodeReading, keep, send(Seen), send(Quiet)),
+	d(DecodeReading, OnAbort, always, DecodeReading, keep, reply(Seen), reply(Quiet)),
 
 	d(DecodeRevoking, OnSealed, quietOwed, DecodeEnded, setSealed, free, send(Quiet)),
 	d(DecodeRevoking, OnSealed, always, DecodeEnded, setSealed, free),
 	d(DecodeRevoking, OnRevoked, quietOwed, DecodeEnded, setSealed, free, send(Quiet)),
 	d(DecodeRevoking, OnRevoked, always, DecodeEnded, setSealed, free),
-	d(DecodeRevoking, OnAbort, always, DecodeRevoking, setOwed, send(Seen)),
+	d(DecodeRevoking, OnAbort, always, DecodeRevoking, setOwed, reply(Seen)),
 	d(DecodeRevoking, OnSeen, always, DecodeRevoking, setSaw),
 	d(DecodeRevoking, OnQuiet, always, DecodeRevoking, setStill),
 	d(DecodeRevoking, OnTick, abortOpen, DecodeRevoking, keep, send(Abort)),
 	d(DecodeRevoking, OnPeerGone, always, DecodeRevoking, setDisarm),
 
-	d(DecodeEnded, OnAbort, always, DecodeEnded, keep, send(Seen), send(Quiet)),
+	d(DecodeEnded, OnAbort, always, DecodeEnded, keep, reply(Seen), reply(Quiet)),
 	d(DecodeEnded, OnSeen, always, DecodeEnded, setSaw),
 	d(DecodeEnded, OnQuiet, always, DecodeEnded, setStill),
 	d(DecodeEnded, OnTick, abortOpen, DecodeEnded, keep, send(Abort)),
-	d(DecodeEnded, OnOffer, failed, DecodeEnded, keep, send(Abort)),
-	d(DecodeEnded, OnNotice, failed, DecodeEnded, keep, send(Abort)),
+	d(DecodeEnded, OnOffer, failed, DecodeEnded, keep, reply(Abort)),
+	d(DecodeEnded, OnNotice, failed, DecodeEnded, keep, reply(Abort)),
 	d(DecodeEnded, OnDoor, failed, DecodeEnded, keep, answer),
 	d(DecodeEnded, OnDoorRefused, failed, DecodeEnded, keep, answer),
 	d(DecodeEnded, OnPeerGone, always, DecodeEnded, setDisarm),
@@ -320,7 +342,7 @@ func (r row) describe(role string, i int, from, to string) Transition {
 		switch {
 		case a.do == Nothing:
 		case a.do == DoSend:
-			t.Do = append(t.Do, "send "+a.send.String())
+			t.Do = append(t.Do, "send "+a.send.String()+[...]string{"", " to the writer", " to the other writers"}[a.to])
 		default:
 			t.Do = append(t.Do, a.do.String())
 		}

@@ -31,39 +31,63 @@ type completion struct {
 	Usage   *usage   `json:"usage,omitempty"`
 }
 
-func (r *request) frame(chat, text string, created int64) completion {
-	c := completion{ID: r.rid, Object: text, Created: created, Model: r.served, Choices: []choice{}}
-	if r.chat {
-		c.Object = chat
+func (c *call) frame(chunk bool, created int64) completion {
+	out := completion{ID: c.id, Object: "text_completion", Created: created, Model: c.seqs[0].req.served, Choices: []choice{}}
+	switch {
+	case c.form == formChat && chunk:
+		out.Object = "chat.completion.chunk"
+	case c.form == formChat:
+		out.Object = "chat.completion"
 	}
-	return c
+	return out
 }
 
-func (r *request) used(tokens int) *usage {
-	return &usage{Prompt: r.count, Completion: tokens, Total: r.count + tokens}
+// used is the usage of the whole call: a prompt counts once, however often it is answered.
+func (c *call) used() *usage {
+	u := &usage{}
+	for i, s := range c.seqs {
+		if i*c.prompts%len(c.seqs) == 0 || c.prompts == len(c.seqs) {
+			u.Prompt += s.req.count
+		}
+		u.Completion += s.tokens
+	}
+	u.Total = u.Prompt + u.Completion
+	return u
 }
 
 // answer is a whole answer.
-func (r *request) answer(text, finish string, tokens int, created int64) completion {
-	c := r.frame("chat.completion", "text_completion", created)
-	ch := choice{Finish: &finish}
-	if r.chat {
-		ch.Message = &part{Role: "assistant", Content: &text}
-	} else {
-		ch.Text = &text
+func (c *call) answer(created int64) any {
+	if c.form == formGenerate {
+		return c.generatedAll()
 	}
-	c.Choices, c.Usage = append(c.Choices, ch), r.used(tokens)
-	return c
+	out := c.frame(false, created)
+	for i, s := range c.seqs {
+		text := string(s.text)
+		ch := choice{Index: i, Finish: &s.finish}
+		if c.form == formChat {
+			ch.Message = &part{Role: "assistant", Content: &text}
+		} else {
+			ch.Text = &text
+		}
+		out.Choices = append(out.Choices, ch)
+	}
+	out.Usage = c.used()
+	return out
 }
 
-// chunk is one event of a stream. first adds the role.
-func (r *request) chunk(text, finish string, first bool, tokens int, created int64) completion {
-	c := r.frame("chat.completion.chunk", "text_completion", created)
-	var ch choice
-	if finish != "" {
-		ch.Finish = &finish
+// chunk is one event of a stream: what is new in sequence i. first adds the role.
+func (c *call) chunk(i int, first bool, created int64) any {
+	if c.form == formGenerate {
+		return c.generated(i)
 	}
-	if r.chat {
+	s := c.seqs[i]
+	out := c.frame(true, created)
+	text := string(s.fresh)
+	ch := choice{Index: i}
+	if s.finish != "" {
+		ch.Finish = &s.finish
+	}
+	if c.form == formChat {
 		ch.Delta = &part{Content: &text}
 		if first {
 			ch.Delta.Role = "assistant"
@@ -71,16 +95,16 @@ func (r *request) chunk(text, finish string, first bool, tokens int, created int
 	} else {
 		ch.Text = &text
 	}
-	c.Choices = append(c.Choices, ch)
-	if r.running {
-		c.Usage = r.used(tokens)
+	out.Choices = append(out.Choices, ch)
+	if s.req.running {
+		out.Usage = c.used()
 	}
-	return c
+	return out
 }
 
 // usageChunk is the last event of a stream that was asked for usage.
-func (r *request) usageChunk(tokens int, created int64) completion {
-	c := r.frame("chat.completion.chunk", "text_completion", created)
-	c.Usage = r.used(tokens)
-	return c
+func (c *call) usageChunk(created int64) completion {
+	out := c.frame(true, created)
+	out.Usage = c.used()
+	return out
 }

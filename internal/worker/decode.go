@@ -18,14 +18,17 @@ func (w *Worker) reserve(a *attempt) handoff.Event {
 	case errors.Is(err, kv.ErrFull):
 		return handoff.Event{}
 	case err != nil: // the door let it in though it never fits
+		w.did(a, handoff.DoReserve)
 		return handoff.Event{On: handoff.OnReserveFailed, Code: handoff.NoRoom, Limit: uint32(w.limit())}
 	}
+	w.did(a, handoff.DoReserve)
 	w.reserved(a, r)
 	return handoff.Event{On: handoff.OnReserved, Gen: r.Generation()}
 }
 
 // seal takes the write key away; nothing lands after it returns (H-5).
-func (w *Worker) seal(a *attempt) {
+func (w *Worker) seal(a *attempt, do handoff.Do) {
+	w.did(a, do)
 	if a.seq != nil { // a drill read without a seal; the key is still open
 		w.pool.Landing().Revoke(a.res.Key())
 		return
@@ -37,6 +40,7 @@ func (w *Worker) seal(a *attempt) {
 
 // verify compares what landed with what prefill computed (H-7).
 func (w *Worker) verify(a *attempt) handoff.On {
+	w.did(a, handoff.DoVerify)
 	n := a.notice
 	alg := digest.Algorithm(n.Algorithm)
 	if alg != w.cfg.Digest || int64(n.First) >= int64(w.cfg.Model.Config().Vocab) {
@@ -73,6 +77,7 @@ func statement(id handoff.ID, v handoff.View, alg digest.Algorithm, first uint32
 // read lets the engine have the pages, and starts the answer with the token
 // that prefill sampled.
 func (w *Worker) read(a *attempt) handoff.Event {
+	w.did(a, handoff.DoRead)
 	v := a.verified
 	if !w.cfg.Guards.Has(handoff.GuardDigest) {
 		v = w.cfg.Unguarded.Trust(w.pool, a.res)

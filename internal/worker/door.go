@@ -47,6 +47,7 @@ func (p *passes) use(id handoff.Attempt, expiry, now time.Time) handoff.Code {
 
 // door gives a leg to the machine of its attempt (H-1).
 func (w *Worker) door(req *request, leg *leg) {
+	w.meet(req)
 	if code := w.fresh(req); code != handoff.NoCode {
 		leg.answer(verdict{Code: code})
 		return

@@ -414,7 +414,7 @@ func TestStrays(t *testing.T) {
 		for i := range maxStrays + 100 {
 			c := p.complete("x", 1)
 			req := &request{rid: fmt.Sprint(i), attempt: c.attempt, expiry: c.expiry, room: c.room, code: handoff.BadInput}
-			leg := newLeg()
+			leg := newLeg(make(chan struct{}, 1))
 			w.door(req, leg)
 			if n := leg.look(); n.verdict == nil || n.verdict.Code != handoff.BadInput {
 				t.Fatalf("stray %d: %+v", i, n)

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"bulkhead.dev/bulkhead/handoff"
 	"bulkhead.dev/bulkhead/internal/fault"
 	"bulkhead.dev/bulkhead/wire"
 )
@@ -34,12 +33,20 @@ func (w *Worker) Handler(metrics http.Handler) http.Handler {
 		mux.Handle(path, refusal(fault.MethodNotAllowed))
 		mux.HandleFunc(method+" "+path, h)
 	}
-	route("POST", "/v1/chat/completions", func(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, true) })
-	route("POST", "/v1/completions", func(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, false) })
+	route("POST", "/v1/chat/completions", func(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, formChat) })
+	route("POST", "/v1/completions", func(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, formText) })
 	route("POST", "/abort_request", w.abortRequest)
 	route("GET", "/v1/models", w.models)
 	route("GET", "/server_info", w.info)
 	route("GET", "/health", w.health)
+	if w.cfg.OpenDialect {
+		route("POST", "/generate", func(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, formGenerate) })
+		route("GET", "/get_server_info", w.info)
+		route("GET", "/model_info", w.modelInfo)
+		route("GET", "/get_model_info", w.modelInfo)
+		route("GET", "/v1/loads", w.loads)
+		route("GET", "/health_generate", w.health)
+	}
 	if metrics != nil {
 		route("GET", "/metrics", metrics.ServeHTTP)
 	}
@@ -193,56 +200,4 @@ func (w *Worker) readBody(rw http.ResponseWriter, r *http.Request, limit int64) 
 		return nil, fault.New(fault.BodyTooSlow)
 	}
 	return nil, fault.New(fault.BodyIncomplete)
-}
-
-// admit reads, authenticates and parses a leg. f is the refusal of a leg whose
-// attempt is not known; a refusal that the other worker must learn of comes with
-// req, and is said in req.code as well.
-func (w *Worker) admit(rw http.ResponseWriter, r *http.Request, chat bool) (req *request, refusal, f *fault.Error) {
-	cost := w.cost(r)
-	if !w.bodies.take(cost) {
-		return nil, nil, fault.New(fault.Busy)
-	}
-	defer w.bodies.give(cost)
-	data, f := w.readBody(rw, r, w.cfg.BodyBytes)
-	if f != nil {
-		return nil, nil, f
-	}
-	m, f := parse(data)
-	if f != nil {
-		return nil, nil, f
-	}
-	room, f := roomOf(m)
-	if f != nil {
-		return nil, nil, f
-	}
-	now := w.cfg.Now()
-	pass, err := w.cfg.Passes.Check(r.Header.Get(PassHeader), room, data, now)
-	if err == nil && pass.Expiry.Sub(now) > maxPassLife {
-		err = wire.ErrPass
-	}
-	if err != nil {
-		w.mail.put(func(w *Worker) { w.cfg.Events.Event(Event{Kind: PassRefused}) })
-		if errors.Is(err, wire.ErrPassExpired) {
-			return nil, nil, fault.New(fault.ExpiredPass)
-		}
-		return nil, nil, fault.New(fault.BadPass)
-	}
-	req = &request{chat: chat, room: room, attempt: pass.Attempt, domain: pass.Domain, expiry: pass.Expiry}
-	refusal = req.identify(m)
-	if refusal == nil {
-		refusal = req.fill(m, w.cfg.ServedName, w.limit())
-	}
-	if refusal == nil && req.stream && !r.ProtoAtLeast(1, 1) {
-		refusal = fault.New(fault.StreamNeedsHTTP11) // it could not break visibly (H-14)
-	}
-	if refusal == nil && w.cfg.Role == wire.RoleDecode && w.peer(req.peer) == nil {
-		refusal = fault.New(fault.RoomUnknownPeer)
-	}
-	if refusal != nil {
-		req.code, req.tokens = handoff.BadInput, nil
-	} else {
-		w.judge(req)
-	}
-	return req, refusal, nil
 }

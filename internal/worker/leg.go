@@ -16,7 +16,7 @@ type leg struct {
 	tokens  int    // output tokens so far
 	finish  string // "stop" or "length" once the output is complete
 	broken  handoff.Code
-	ready   chan struct{}
+	ready   chan struct{} // one for all legs of a call
 }
 
 // verdict is the one typed outcome of a leg (H-1).
@@ -26,7 +26,7 @@ type verdict struct {
 	Tokens int // prompt tokens as this worker counts them
 }
 
-func newLeg() *leg { return &leg{ready: make(chan struct{}, 1)} }
+func newLeg(ready chan struct{}) *leg { return &leg{ready: ready} }
 
 func (l *leg) wake() {
 	select {
@@ -77,4 +77,11 @@ func (l *leg) look() news {
 	n := news{verdict: l.verdict, text: l.text, tokens: l.tokens, finish: l.finish, broken: l.broken}
 	l.text = nil
 	return n
+}
+
+// outcome is the leg's verdict; nil before there is one.
+func (l *leg) outcome() *verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.verdict
 }

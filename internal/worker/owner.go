@@ -30,6 +30,8 @@ type owner struct {
 	peers    []*peer
 	runner   *llm.Runner
 	items    []llm.Item
+	numbers  uint64 // of machines so far
+	state    []byte // scratch of trace
 }
 
 func (o *owner) init(w *Worker) error {
@@ -57,6 +59,7 @@ const maxStrays = 4096
 // Once it has ended, nothing but its machine is kept.
 type attempt struct {
 	id      handoff.Attempt
+	number  uint64 // of its machine, in traces
 	room    uint64
 	decode  handoff.Decode
 	prefill handoff.Prefill
@@ -89,7 +92,8 @@ type attempt struct {
 
 // add makes a machine for an attempt that was not known.
 func (w *Worker) add(id handoff.Attempt, room uint64) *attempt {
-	a := &attempt{id: id, room: room}
+	w.numbers++
+	a := &attempt{id: id, room: room, number: w.numbers}
 	w.attempts[id] = a
 	w.live++
 	if !w.cfg.Guards.Has(handoff.GuardGeneration) {
@@ -130,6 +134,7 @@ func (w *Worker) take(a *attempt, ev handoff.Event, m *wire.Message) {
 		} else {
 			a.prefill, fx = a.prefill.Step(ev, w.cfg.Guards)
 		}
+		w.trace(a, ev, fx)
 		if m != nil && fx.Edge != 0 {
 			a.adopt(m)
 		}
@@ -141,6 +146,26 @@ func (w *Worker) take(a *attempt, ev handoff.Event, m *wire.Message) {
 		}
 	}
 	w.settle(a)
+}
+
+// trace tells the tracer, if there is one, of a step.
+func (w *Worker) trace(a *attempt, ev handoff.Event, fx handoff.Effects) {
+	if w.cfg.Trace == nil {
+		return
+	}
+	if w.cfg.Role == wire.RoleDecode {
+		w.state = a.decode.AppendCanonical(w.state[:0])
+	} else {
+		w.state = a.prefill.AppendCanonical(w.state[:0])
+	}
+	w.cfg.Trace.Stepped(a.number, ev, fx, w.state)
+}
+
+// did tells the tracer, if there is one, that pages are being touched.
+func (w *Worker) did(a *attempt, do handoff.Do) {
+	if w.cfg.Trace != nil {
+		w.cfg.Trace.Did(a.number, do)
+	}
 }
 
 // adopt keeps what came with a message that moved the machine on. What comes
@@ -247,10 +272,10 @@ func (w *Worker) effect(a *attempt, e handoff.Effect) handoff.Event {
 		w.leave(a)
 		w.free(a)
 	case handoff.DoSeal:
-		w.seal(a)
+		w.seal(a, e.Do)
 		return handoff.Event{On: handoff.OnSealed}
 	case handoff.DoRevoke:
-		w.seal(a)
+		w.seal(a, e.Do)
 		return handoff.Event{On: handoff.OnRevoked}
 	case handoff.DoVerify:
 		return handoff.Event{On: w.verify(a)}
@@ -327,6 +352,7 @@ func broken(err error) {
 
 // free gives back whatever pages the attempt holds.
 func (w *Worker) free(a *attempt) {
+	w.did(a, handoff.DoFree)
 	switch {
 	case a.seq != nil:
 		broken(w.pool.Release(a.seq))

@@ -20,11 +20,13 @@ func (w *Worker) allocate(a *attempt) handoff.Event {
 	case errors.Is(err, kv.ErrFull):
 		return handoff.Event{}
 	case err != nil:
+		w.did(a, handoff.DoReserve)
 		return handoff.Event{On: handoff.OnReserveFailed, Code: handoff.TooLong, Limit: uint32(w.limit())}
 	}
 	if _, err := io.ReadFull(w.cfg.Random, a.secret[:]); err != nil {
 		broken(err)
 	}
+	w.did(a, handoff.DoReserve)
 	a.seq = seq
 	return handoff.Event{On: handoff.OnReserved}
 }

@@ -211,6 +211,7 @@ func TestPrefixLie(t *testing.T) {
 				return wire.Fault{}
 			}}))...)
 		n.pair = p
+		p.planted = true // the lie changes a machine
 		prompt, want := recital(200, 1)
 		p.asks(p.complete(prompt, len(want)), want)
 		c := p.complete(prompt, len(want))

@@ -14,6 +14,18 @@ import (
 	"bulkhead.dev/bulkhead/wire"
 )
 
+// form is the shape in which a request is asked and answered.
+type form uint8
+
+const (
+	// formChat is /v1/chat/completions.
+	formChat form = iota
+	// formText is /v1/completions.
+	formText
+	// formGenerate is /generate, SGLang's own.
+	formGenerate
+)
+
 // Bounds of one request, beside its length.
 const (
 	maxStops     = 4
@@ -32,12 +44,13 @@ const (
 // request is a parsed leg. The gateway's allow-list is the strict one; here a
 // field that is not known is ignored, as an engine does.
 type request struct {
-	chat      bool
+	form      form
 	stream    bool
-	usage     bool // a usage chunk at the end
-	running   bool // usage in every chunk
-	rid       string
+	usage     bool   // a usage chunk at the end
+	running   bool   // usage in every chunk
+	rid       string // one of its own for each sequence of a call
 	served    string
+	open      bool   // no pass came with it; the attempt is found at the door (H-16)
 	peer      string // bootstrap host:port (H-13)
 	room      int64
 	attempt   handoff.Attempt
@@ -105,8 +118,7 @@ func printable(rid string) bool {
 // refused with. A prompt of over limit tokens is counted and not tokenised.
 func (r *request) fill(m members, served string, limit int) *fault.Error {
 	r.served = served
-	var model string
-	if m.read("model", &model, fault.Fixed("")) != nil || model != served {
+	if !r.names(m, served) {
 		return fault.New(fault.ModelNotFound, fault.Field("model"))
 	}
 	if f := r.prompt(m, limit); f != nil {
@@ -115,12 +127,8 @@ func (r *request) fill(m members, served string, limit int) *fault.Error {
 	if f := r.sample(m); f != nil {
 		return f
 	}
-	n, ok, f := m.integer("max_tokens", 1, maxOutput)
-	if f != nil {
+	if f := r.length(m); f != nil {
 		return f
-	}
-	if r.maxTokens = int(n); !ok {
-		r.maxTokens = defaultOutput
 	}
 	if f := m.read("stream", &r.stream, fault.Fixed("true or false")); f != nil {
 		return f
@@ -129,6 +137,29 @@ func (r *request) fill(m members, served string, limit int) *fault.Error {
 		return f
 	}
 	return r.stop(m["stop"])
+}
+
+// names reports whether the request names the model. A router that was not told a name
+// writes none, null or unknown.
+func (r *request) names(m members, served string) bool {
+	var model string
+	if m.read("model", &model, fault.Fixed("")) != nil {
+		return false
+	}
+	return model == served || r.open && (model == "" || model == "unknown")
+}
+
+// length reads how many tokens the answer may have. Routers write the newer name.
+func (r *request) length(m members) *fault.Error {
+	name := "max_tokens"
+	if r.open && null(m[name]) {
+		name = "max_completion_tokens"
+	}
+	n, ok, f := m.integer(name, 1, maxOutput)
+	if r.maxTokens = int(n); !ok {
+		r.maxTokens = defaultOutput
+	}
+	return f
 }
 
 func (r *request) streamOptions(raw []byte) *fault.Error {
@@ -156,13 +187,13 @@ func objectAt(raw []byte, field string) (members, *fault.Error) {
 // prompt turns messages or a prompt into tokens.
 func (r *request) prompt(m members, limit int) *fault.Error {
 	field := "prompt"
-	if r.chat {
+	if r.form == formChat {
 		field = "messages"
 	}
 	if null(m[field]) {
 		return fault.New(fault.MissingField, fault.Field(field))
 	}
-	if r.chat {
+	if r.form == formChat {
 		return r.messages(m[field], limit)
 	}
 	return r.text(m[field], limit)

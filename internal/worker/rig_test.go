@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,6 +19,7 @@ import (
 
 	"bulkhead.dev/bulkhead/handoff"
 	"bulkhead.dev/bulkhead/internal/llm"
+	"bulkhead.dev/bulkhead/internal/world"
 	"bulkhead.dev/bulkhead/kv"
 	"bulkhead.dev/bulkhead/wire"
 )
@@ -34,11 +36,13 @@ type pair struct {
 	room            atomic.Int64
 	domain          kv.Domain
 	client          *http.Client
+	planted         bool // the test looks at the traces itself
 }
 
 // side is one worker that runs.
 type side struct {
 	*Worker
+	trace  *world.Trace
 	http   *httptest.Server
 	events *recorder
 	stop   func() // the worker, then its HTTP side
@@ -177,6 +181,14 @@ func (p *pair) start(role wire.Role) *side {
 	for _, f := range p.setups {
 		f(&c)
 	}
+	trace := &world.Trace{Role: world.Decode, Guards: handoff.All}
+	if role == wire.RolePrefill {
+		trace.Role = world.Prefill
+	}
+	if c.Guards != 0 {
+		trace.Guards = c.Guards
+	}
+	c.Trace = trace
 	c.Transport = anywhere{c.Transport, told}
 	w, err := New(c)
 	if err != nil {
@@ -188,7 +200,7 @@ func (p *pair) start(role wire.Role) *side {
 	if role == wire.RolePrefill {
 		p.addr = <-told
 	}
-	s := &side{Worker: w, http: httptest.NewServer(w.Handler(nil)), events: events}
+	s := &side{Worker: w, trace: trace, http: httptest.NewServer(w.Handler(nil)), events: events}
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -196,6 +208,11 @@ func (p *pair) start(role wire.Role) *side {
 		}
 		if !w.pool.Whole() {
 			p.t.Errorf("%v: after Run the pool is not at rest: %+v", role, w.pool.Counts())
+		}
+		_, err := trace.Check()
+		idle := errors.Is(err, world.ErrNoSteps) && len(events.of(AttemptEnded)) == 0 // nothing came, so there is no trace
+		if err != nil && !idle && !p.planted {
+			p.t.Errorf("%v: %v", role, err)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()

@@ -66,7 +66,7 @@ func TestMailbox(t *testing.T) {
 // TestLegBeforeVerdict: output that comes before the verdict is not lost on whoever
 // looks in between.
 func TestLegBeforeVerdict(t *testing.T) {
-	l := newLeg()
+	l := newLeg(make(chan struct{}, 1))
 	l.put([]byte("x"), 1, "length")
 	if n := l.look(); n.verdict != nil || n.text != nil || n.finish != "" {
 		t.Errorf("before the verdict: %+v", n)
@@ -164,7 +164,7 @@ func TestStopStrings(t *testing.T) {
 		for _, x := range stops {
 			r.stops = append(r.stops, []byte(x))
 		}
-		o, l, got := output{}, newLeg(), ""
+		o, l, got := output{}, newLeg(make(chan struct{}, 1)), ""
 		if err := o.start(r); err != nil {
 			t.Fatal(err)
 		}

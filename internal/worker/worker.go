@@ -46,6 +46,11 @@ type Config struct {
 	// may need that many pages less than the pool has. 0: nothing is shared.
 	PrefixCache int
 
+	// OpenDialect also serves legs without a pass, as routers of SGLang send them: the
+	// room is where the two legs meet, and nothing more (H-16). Whoever reaches the
+	// worker can then ask it. Workers of a pair have the same.
+	OpenDialect bool
+
 	Digest    digest.Algorithm // XXH3
 	Passes    *wire.Passer     // checks what the gateway authorised (H-16)
 	Control   string           // bearer token of /abort_request; empty refuses all calls
@@ -65,9 +70,10 @@ type Config struct {
 	WriteTime  time.Duration // for a client to take what was written: 30 s
 	Threads    int           // of the engine: 1
 
-	Random    io.Reader        // crypto/rand
+	Random    io.Reader        // crypto/rand; safe for concurrent use
 	Now       func() time.Time // time.Now
 	Events    Events           // nil drops them
+	Trace     handoff.Tracer   // told of every step and touch of pages, from one goroutine; nil tells nobody
 	Guards    handoff.Guards   // 0 means all, unless Unguarded is given
 	Unguarded *kv.Unguarded    // required if a guard is off; nil in production
 }

@@ -17,6 +17,7 @@ const tooLong = 16
 type cell struct {
 	phase, result, flags    uint8
 	expect, saw, still      uint8
+	heard                   uint8 // decode
 	limit                   uint8
 	attempt, room           uint8 // attempt from 1; 0 is none
 	epoch, counter          uint8
@@ -93,7 +94,7 @@ func (c *cell) decode() handoff.Decode {
 	return handoff.Decode{
 		Phase: handoff.DecodePhase(c.phase), Result: handoff.Code(c.result),
 		Held: c.flags&flagHeld != 0, Owed: c.flags&flagOwed != 0, Armed: c.flags&flagArmed != 0, Live: c.flags&flagLive != 0,
-		Expect: handoff.Writers(c.expect), Saw: handoff.Writers(c.saw), Still: handoff.Writers(c.still),
+		Expect: handoff.Writers(c.expect), Saw: handoff.Writers(c.saw), Still: handoff.Writers(c.still), Heard: handoff.Writers(c.heard),
 		Limit: uint32(c.limit), Room: uint64(c.room), View: c.view.view(),
 		ID: handoff.ID{Attempt: attemptID(c.attempt), Gen: generation(c.epoch, c.counter)},
 	}
@@ -103,7 +104,7 @@ func packDecode(m *handoff.Decode) cell {
 	return cell{
 		phase: uint8(m.Phase), result: uint8(m.Result),
 		flags:  bit(flagHeld, m.Held) | bit(flagOwed, m.Owed) | bit(flagArmed, m.Armed) | bit(flagLive, m.Live),
-		expect: uint8(m.Expect), saw: uint8(m.Saw), still: uint8(m.Still),
+		expect: uint8(m.Expect), saw: uint8(m.Saw), still: uint8(m.Still), heard: uint8(m.Heard),
 		limit: uint8(m.Limit), attempt: m.ID.Attempt[0], room: uint8(m.Room), view: packView(&m.View),
 		epoch: uint8(m.ID.Gen.Epoch), counter: uint8(m.ID.Gen.Counter),
 	}
@@ -140,6 +141,7 @@ type letter struct {
 	kind    handoff.Kind
 	to      Role
 	slot    uint8 // ghost: the attempt whose machine sent it
+	rank    uint8 // of the prefill rank that it comes from, or goes to
 	attempt uint8 // as the message says, from 1
 	room    uint8
 	epoch   uint8
@@ -157,6 +159,7 @@ const (
 	bitsKind    = 4
 	bitsTo      = 1
 	bitsSlot    = 2
+	bitsRank    = 1
 	bitsAttempt = 2
 	bitsRoom    = 3
 	bitsEpoch   = 3
@@ -179,6 +182,7 @@ func (l *letter) pack() message {
 	}
 	put(uint64(l.kind), bitsKind)
 	put(uint64(l.slot), bitsSlot)
+	put(uint64(l.rank), bitsRank)
 	put(uint64(l.to), bitsTo)
 	put(uint64(l.attempt), bitsAttempt)
 	put(uint64(l.room), bitsRoom)
@@ -215,6 +219,7 @@ func (m message) unpack() (l letter) {
 	l.room = take(bitsRoom)
 	l.attempt = take(bitsAttempt)
 	l.to = Role(take(bitsTo))
+	l.rank = take(bitsRank)
 	l.slot = take(bitsSlot)
 	l.kind = handoff.Kind(take(bitsKind))
 	return l

@@ -24,22 +24,21 @@ func (x *exec) decode(a int, ev handoff.Event) (acted bool) {
 	if x.m.on(handoff.GuardKey) && s.n > 0 && m.Live != s.open {
 		x.breaks(whyKey, a)
 	}
-	s.over = s.over || m.Phase == handoff.DecodeEnded
+	if m.Phase == handoff.DecodeEnded {
+		s.over, s.pin, s.prefix = true, false, 0
+	}
+	x.drain(a)
 	return fx.Edge != 0
 }
+
+// awaited reports whether a writer still owes Quiet to an abort of decode's.
+func awaited(m *handoff.Decode) bool { return m.Armed && m.Still != m.Expect }
 
 func (x *exec) decodeEffect(a int, m *handoff.Decode, e handoff.Effect) {
 	s := &x.w.dec[a]
 	switch e.Do {
 	case handoff.DoSend:
-		l := letterOf(m.Message(e), Prefill, a, s.conn)
-		if e.Send == handoff.Grant {
-			l.res = s.res
-			if !x.m.on(handoff.GuardKey) {
-				l.pages = s.pages
-			}
-		}
-		x.send(l)
+		x.sendPrefill(a, m, e)
 	case handoff.DoAnswer:
 		x.answer(Decode, a, e.Code)
 		if e.Code == handoff.OK && m.Phase != handoff.DecodeReading {
@@ -49,8 +48,10 @@ func (x *exec) decodeEffect(a int, m *handoff.Decode, e handoff.Effect) {
 		if s.pend = pendReserve; s.over {
 			x.breaks(whyAfter, a)
 		}
-		if c := x.m.sc.Attempts[a].Prefill; c == SwapsBefore || c == Careless {
-			x.breaks(whyDisagree, a)
+		for rank := range x.m.ranks {
+			if c := x.m.conduct(x.m.side(a, rank)); c == SwapsBefore || c == Careless {
+				x.breaks(whyDisagree, a)
+			}
 		}
 	case handoff.DoWithdraw, handoff.DoStop:
 		s.pend = pendNothing
@@ -64,44 +65,99 @@ func (x *exec) decodeEffect(a int, m *handoff.Decode, e handoff.Effect) {
 		s.pend, s.lease, s.reads = pendRead, false, x.m.sc.Reads
 		x.w.proved |= 1 << a
 	case handoff.DoFree:
+		if x.m.has(HabitDefer) && (awaited(m) || x.w.written(s.res)) {
+			s.deferred, s.pend = true, pendNothing
+			return
+		}
 		x.freeDecode(a)
 	}
 }
 
-// prefill gives one event to an attempt's machine at prefill. grant is the
+// drain frees what was held for an abort, once every writer is quiet.
+func (x *exec) drain(a int) {
+	s := &x.w.dec[a]
+	if !s.deferred || x.w.written(s.res) {
+		return
+	}
+	if m := s.cell.decode(); !awaited(&m) {
+		x.release(a)
+	}
+}
+
+// written reports whether a write into a reservation has not completed.
+func (w *World) written(res uint8) bool {
+	for i := range w.writes {
+		if wr := &w.writes[i]; wr.used && !wr.done && wr.res == res {
+			return true
+		}
+	}
+	return false
+}
+
+// sendPrefill sends a message to the ranks that it is for.
+func (x *exec) sendPrefill(a int, m *handoff.Decode, e handoff.Effect) {
+	s := &x.w.dec[a]
+	if x.m.handled(a) {
+		if e.Send == handoff.Grant {
+			x.fetch(a)
+		}
+		return // nobody is asked, and nobody is told
+	}
+	for rank := range x.m.ranks {
+		if e.To != 0 && e.To>>rank&1 == 0 {
+			continue
+		}
+		l := letterOf(m.Message(e), Prefill, a, s.conn)
+		l.rank = uint8(rank)
+		if e.Send == handoff.Grant {
+			l.res = s.res
+			if !x.m.on(handoff.GuardKey) {
+				l.pages = s.pages
+			}
+		}
+		x.send(l)
+	}
+}
+
+// prefill gives one event to the machine of a side at prefill. grant is the
 // letter of a Grant, whose pages the driver keeps if the machine takes it.
-func (x *exec) prefill(a int, ev handoff.Event, grant letter) (acted bool) {
-	s := &x.w.pre[a]
+func (x *exec) prefill(side int, ev handoff.Event, grant letter) (acted bool) {
+	s := &x.w.pre[side]
 	was := s.cell.prefill()
 	g := x.m.guards
-	if x.m.sc.Attempts[a].Prefill == Careless {
+	if x.m.conduct(side) == Careless {
 		g = g.Without(handoff.GuardOffer)
 	}
 	m, fx := was.Step(ev, g)
 	x.s.edges.take(Prefill, fx.Edge)
 	s.cell = packPrefill(&m)
-	x.tell(Prefill, a, ev.On, was.Phase, m.Phase, &fx)
+	x.tell(Prefill, side, ev.On, was.Phase, m.Phase, &fx)
 	if ev.On == handoff.OnGrant && fx.Edge != 0 {
-		s.dst, s.res = grant.pages, grant.res
+		s.dst, s.res, s.granted = grant.pages, grant.res, grant.view.pages()
 	}
 	for _, e := range fx.Slice() {
-		x.prefillEffect(a, &m, e)
+		if e.Send == handoff.Quiet && was.Phase == handoff.PrefillStopping && x.m.has(HabitForgets) {
+			continue
+		}
+		x.prefillEffect(side, &m, e)
 	}
 	s.over = s.over || m.Phase == handoff.PrefillEnded
 	return fx.Edge != 0
 }
 
-func (x *exec) prefillEffect(a int, m *handoff.Prefill, e handoff.Effect) {
-	s := &x.w.pre[a]
+func (x *exec) prefillEffect(side int, m *handoff.Prefill, e handoff.Effect) {
+	s, a := &x.w.pre[side], x.m.owner(side)
 	switch e.Do {
 	case handoff.DoSend:
 		if e.Send == handoff.Quiet {
 			s.quiet = true
-			x.checkQuiet(a)
+			x.checkQuiet(side)
 		}
-		x.send(letterOf(m.Message(e), Decode, a, s.conn))
+		l := letterOf(m.Message(e), Decode, a, s.conn)
+		l.rank = uint8(x.m.rank(side))
+		x.send(l)
 	case handoff.DoAnswer:
-		x.answer(Prefill, a, e.Code)
+		x.answer(Prefill, side, e.Code)
 		if e.Code == handoff.OK && x.w.proved>>a&1 == 0 {
 			x.breaks(whyAccept, a)
 		}
@@ -115,11 +171,11 @@ func (x *exec) prefillEffect(a int, m *handoff.Prefill, e handoff.Effect) {
 	case handoff.DoCompute:
 		s.work = workRuns
 	case handoff.DoPost:
-		x.post(a, m, int(e.N))
+		x.post(side, m, int(e.N))
 	case handoff.DoWithdraw, handoff.DoHalt:
 		s.work = workNone
 	case handoff.DoFree:
-		x.freePrefill(a)
+		x.freePrefill(side)
 	case handoff.DoCut:
 		if s.conn > x.w.broken {
 			x.w.broken = s.conn
@@ -173,9 +229,10 @@ func (x *exec) deliver(l letter) {
 	if a < 0 || a >= x.m.n {
 		return
 	}
-	conn := &x.w.dec[a].conn
+	i, conn := a, &x.w.dec[a].conn
 	if l.to == Prefill {
-		conn = &x.w.pre[a].conn
+		i = x.m.side(a, int(l.rank))
+		conn = &x.w.pre[i].conn
 	}
 	if *conn != 0 && *conn != l.conn && x.m.on(handoff.GuardConnection) {
 		return // of a connection that does not speak of this attempt
@@ -184,14 +241,7 @@ func (x *exec) deliver(l letter) {
 	if was == 0 {
 		*conn = l.conn
 	}
-	ev := handoff.Receive(l.msg())
-	acted := false
-	if l.to == Decode {
-		acted = x.decode(a, ev)
-		x.heed(a, &l, acted)
-	} else {
-		acted = x.prefill(a, ev, l)
-	}
+	acted := x.receive(i, &l)
 	if !acted && was == 0 {
 		*conn = 0
 	}
@@ -206,15 +256,53 @@ func (x *exec) deliver(l letter) {
 	}
 }
 
-// heed keeps what came with a notice that decode took.
-func (x *exec) heed(a int, l *letter, acted bool) {
-	s := &x.w.dec[a]
-	if !acted || l.kind != handoff.Notice {
-		return
+// receive gives a message to one machine: an attempt's, or a side's.
+func (x *exec) receive(i int, l *letter) (acted bool) {
+	ev := handoff.Receive(l.msg())
+	if l.to == Prefill {
+		return x.prefill(i, ev, *l)
 	}
+	ev.Rank = l.rank
+	s := &x.w.dec[i]
+	phase := handoff.DecodePhase(s.cell.phase)
+	acted = x.decode(i, ev)
+	if acted && l.kind == handoff.Notice && phase == handoff.DecodeGranted {
+		x.heed(i, l)
+	}
+	return acted
+}
+
+// heed keeps what came with a notice that decode took.
+func (x *exec) heed(a int, l *letter) {
+	s := &x.w.dec[a]
 	switch handoff.DecodePhase(s.cell.phase) {
-	case handoff.DecodeSealing, handoff.DecodeVerifying, handoff.DecodeReading:
-		s.listed, s.author, s.stub = l.view.pages(), l.slot+1, l.view.stub()
+	case handoff.DecodeGranted, handoff.DecodeSealing, handoff.DecodeVerifying, handoff.DecodeReading:
+		s.listed[l.rank], s.author[l.rank], s.stub[l.rank] = l.view.pages(), l.slot+1, l.view.stub()
+		s.told |= 1 << l.rank
+		if handoff.DecodePhase(s.cell.phase) != handoff.DecodeGranted && int(s.told) != 1<<x.m.ranks-1 {
+			x.breaks(whyAlone, a)
+		}
+	}
+}
+
+// forge delivers a message that nobody sent.
+func (x *exec) forge(i int, to Role, kind handoff.Kind) {
+	a, rank := i, 0
+	if to == Prefill {
+		a, rank = x.m.owner(i), x.m.rank(i)
+	}
+	l := letter{
+		kind: kind, to: to, slot: uint8(a), rank: uint8(rank), attempt: uint8(a + 1), room: x.m.sc.Attempts[a].Room,
+		epoch: 1<<bitsEpoch - 1, counter: 1<<bitsCounter - 1, view: x.m.askedView(a, 0), conn: x.w.dec[a].conn,
+	}
+	if to == Prefill {
+		l.conn = x.w.pre[i].conn
+	}
+	if kind == handoff.Abort || kind == handoff.Refuse {
+		l.code = handoff.Engine
+	}
+	if l.conn != 0 && x.receive(i, &l) {
+		x.breaks(whyForged, a)
 	}
 }
 
@@ -223,7 +311,7 @@ func (x *exec) tenant(r Role, room uint8, sender int) int {
 	for a := x.m.n - 1; a >= 0; a-- {
 		c := &x.w.dec[a].cell
 		if r == Prefill {
-			c = &x.w.pre[a].cell
+			c = &x.w.pre[x.m.side(a, 0)].cell
 		}
 		if c.phase != 0 && c.room == room {
 			return a
@@ -232,38 +320,32 @@ func (x *exec) tenant(r Role, room uint8, sender int) int {
 	return sender
 }
 
-// door brings a leg to its worker.
-func (x *exec) door(a int, r Role) {
+// door brings a leg to its worker: of an attempt to decode, of a side to prefill.
+func (x *exec) door(i int, r Role) {
+	a := i
+	if r == Prefill {
+		a = x.m.owner(i)
+	}
 	at := &x.m.sc.Attempts[a]
-	*x.w.leg(r, a) = leg{is: legWaiting}
+	*x.w.leg(r, i) = leg{is: legWaiting}
 	ev := handoff.Event{On: handoff.OnDoor, ID: handoff.ID{Attempt: attemptID(uint8(a + 1))}, Room: uint64(at.Room)}
 	refuse := at.Decode == Refuses
 	if r == Prefill {
-		refuse = at.Prefill == Refuses
+		refuse = x.m.conduct(i) == Refuses
 	}
 	if refuse {
 		ev.On, ev.Code, ev.Limit = handoff.OnDoorRefused, handoff.TooLong, tooLong
 	}
 	if r == Prefill {
-		view := x.m.trueView(a, 0)
-		if at.Prefill == SwapsBefore || at.Prefill == Careless {
-			view = x.m.stubView(a)
-		}
-		ev.View = view.view()
-		s := &x.w.pre[a]
-		s.here = true
-		if s.refused = refuse; refuse && x.w.dec[a].n > 0 {
-			x.breaks(whyRefused, a)
-		}
-		x.prefill(a, ev, letter{})
+		x.doorPrefill(i, ev)
 		return
 	}
 	s, prefix := &x.w.dec[a], uint8(0)
 	s.here = true
-	if x.m.pinned(a) {
-		s.pin, prefix = true, 1
+	if x.m.pinned(x.w, a) {
+		s.pin, s.prefix, prefix = true, x.w.cache.page, 1
 	}
-	ev.View = x.m.trueView(a, prefix).view()
+	ev.View, ev.Group = x.m.askedView(a, prefix).view(), handoff.Group(x.m.ranks)
 	if s.conn == 0 && x.w.cur > x.w.shut[Decode] {
 		s.conn = x.w.cur
 	}
@@ -274,14 +356,34 @@ func (x *exec) door(a int, r Role) {
 	if s.conn == 0 {
 		x.decode(a, handoff.Event{On: handoff.OnPeerGone}) // there is no peer to wait for
 	}
-	if handoff.DecodePhase(s.cell.phase) == handoff.DecodeEnded {
-		s.pin = false
+	if x.m.handled(a) {
+		x.decode(a, handoff.Event{On: handoff.OnOffer, Msg: handoff.Msg{
+			Kind: handoff.Offer, Room: ev.Room, ID: ev.ID, View: ev.View,
+		}})
 	}
 }
 
-// answer gives a leg its verdict.
-func (x *exec) answer(r Role, a int, code handoff.Code) {
-	l := x.w.leg(r, a)
+func (x *exec) doorPrefill(side int, ev handoff.Event) {
+	a := x.m.owner(side)
+	view := x.m.trueView(a)
+	if c := x.m.conduct(side); c == SwapsBefore || c == Careless {
+		view = x.m.stubView(a)
+	}
+	ev.View = view.view()
+	s := &x.w.pre[side]
+	s.here = true
+	if s.refused = ev.On == handoff.OnDoorRefused; s.refused && x.w.dec[a].n > 0 {
+		x.breaks(whyRefused, a)
+	}
+	x.prefill(side, ev, letter{})
+}
+
+// answer gives a leg its verdict: of an attempt at decode, of a side at prefill.
+func (x *exec) answer(r Role, i int, code handoff.Code) {
+	l, a := x.w.leg(r, i), i
+	if r == Prefill {
+		a = x.m.owner(i)
+	}
 	if code == handoff.NoCode {
 		x.breaks(whyNoCode, a)
 	}
@@ -315,17 +417,17 @@ func (x *exec) gone(r Role) {
 	if r == Prefill {
 		x.capture(c)
 	}
-	for a := range x.m.n {
-		conn := &w.dec[a].conn
+	for i := range x.m.sidesOf(r) {
+		conn := &w.dec[min(i, MaxAttempts-1)].conn
 		if r == Prefill {
-			conn = &w.pre[a].conn
+			conn = &w.pre[i].conn
 		}
 		if *conn != c {
 			continue
 		}
-		x.event(a, r, handoff.Event{On: handoff.OnPeerGone})
+		x.event(i, r, handoff.Event{On: handoff.OnPeerGone})
 		*conn = 0
-		x.forget(r, a)
+		x.forget(r, i)
 	}
 }
 
@@ -343,7 +445,7 @@ func (x *exec) dropTo(r Role, conn uint8) {
 // forget lets a tombstone go once its connection is closed (H-2).
 func (x *exec) forget(r Role, a int) {
 	if r == Decode {
-		if s := &x.w.dec[a]; s.cell.decode().Over() {
+		if s := &x.w.dec[a]; s.cell.decode().Over() && !s.deferred {
 			if s.pend != pendNothing || s.n > 0 {
 				x.breaks(whyForgotten, a)
 			}
@@ -353,7 +455,7 @@ func (x *exec) forget(r Role, a int) {
 	}
 	if s := &x.w.pre[a]; s.cell.prefill().Over() {
 		if s.work != workNone || s.n > 0 {
-			x.breaks(whyForgotten, a)
+			x.breaks(whyForgotten, x.m.owner(a))
 		}
 		*s = prefillSide{leg: s.leg}
 	}
@@ -373,8 +475,8 @@ func (x *exec) crash(r Role) {
 	if r == Prefill {
 		w.left[FaultCrashPrefill]--
 		x.capture(w.cur)
-		for a := range x.m.n {
-			s := &w.pre[a]
+		for side := range x.m.sides {
+			s := &w.pre[side]
 			for i := int(s.n); i > 0; i-- {
 				w.sfree.push(s.pages[i-1])
 			}
@@ -389,6 +491,10 @@ func (x *exec) crash(r Role) {
 			w.free.push(s.pages[i-1])
 		}
 		*s = decodeSide{leg: s.leg.reset(handoff.DecodePhase(s.cell.phase) == handoff.DecodeReading)}
+	}
+	if w.cache.is {
+		w.free.push(w.cache.page)
+		w.cache = cached{}
 	}
 	w.counter = 0
 	if x.m.on(handoff.GuardEpoch) {
@@ -405,16 +511,20 @@ func (l leg) reset(streaming bool) leg {
 }
 
 // tell says what a machine did, for scripts.
-func (x *exec) tell(r Role, a int, on handoff.On, from, to fmt.Stringer, fx *handoff.Effects) {
+func (x *exec) tell(r Role, i int, on handoff.On, from, to fmt.Stringer, fx *handoff.Effects) {
 	if x.s.say == nil {
 		return
 	}
+	name := attemptName(i)
+	if r == Prefill {
+		name = x.m.sideName(i)
+	}
 	if fx.Edge == 0 {
-		x.s.say(fmt.Sprintf("%v %s: %v ignores %v", r, attemptName(a), from, on))
+		x.s.say(fmt.Sprintf("%v %s: %v ignores %v", r, name, from, on))
 		return
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v %s: ", r, attemptName(a))
+	fmt.Fprintf(&b, "%v %s: ", r, name)
 	if from.String() == to.String() {
 		fmt.Fprintf(&b, "%v", to)
 	} else {

@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
@@ -12,6 +13,8 @@ type Limits struct {
 	Depth  int       // moves from the start; 0 means no bound
 	Only   Invariant // hold this one alone; 0 means all
 	Sweep  bool      // go on after a violation, beside it, to take every edge
+	Slack  bool      // a World that outgrows a bound ends there, and the rest goes on: for sets of guards that nobody ships
+	Memory int64     // bytes, about; 0 means no bound but States
 }
 
 // Outcome is what an exploration can say.
@@ -89,6 +92,9 @@ func (m *Model) Explore(ctx context.Context, limits Limits) Exploration {
 		}
 		e.level(ctx)
 		e.at++
+		if limits.Memory > 0 && e.x.Why == "" && e.x.Outcome == Unknown && e.bytes() > limits.Memory {
+			e.x.Why = whyMemory
+		}
 	}
 	e.x.States = len(e.parents)
 	if e.x.Broken.Invariant != NoInvariant && e.x.Outcome == Pass {
@@ -105,6 +111,10 @@ func (e *explorer) level(ctx context.Context) {
 			e.x.Why = "stopped"
 			return
 		}
+		if i%4096 == 0 && e.limits.Memory > 0 && e.bytes() > e.limits.Memory {
+			e.x.Why = whyMemory
+			return
+		}
 		moves, fair := e.m.Moves(&e.now[i], room[:])
 		e.first = append(e.first, uint32(len(e.fair)))
 		if fair == 0 && !e.rest(i) && !e.limits.Sweep {
@@ -116,6 +126,14 @@ func (e *explorer) level(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// bytes is about what the exploration holds. A slice that must grow is held twice for a
+// moment, which is not counted.
+func (e *explorer) bytes() int64 {
+	n := len(e.seen.slots)*(int(unsafe.Sizeof(key{}))+4) + 4*cap(e.parents) + int(unsafe.Sizeof(Move{}))*cap(e.moves) +
+		4*cap(e.fair) + 4*cap(e.first) + (cap(e.now)+cap(e.next))*int(unsafe.Sizeof(World{}))
+	return int64(n)
 }
 
 // rest checks a World in which nothing happens by itself any more.
@@ -142,6 +160,8 @@ func (e *explorer) step(i int, mv Move, fair bool) bool {
 	case s.Broken.Invariant != NoInvariant:
 		e.fail(s.Broken, e.base+i, mv)
 		return e.limits.Sweep
+	case w.overflow && e.limits.Slack:
+		return true
 	case w.overflow:
 		e.x.Why = "a bound of the World"
 		return false

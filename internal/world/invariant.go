@@ -18,6 +18,7 @@ const (
 	V8
 	V9
 	V10
+	Rest   // named: it has no number
 	Served // the positive control: without it, a World that does nothing would pass
 	invariants
 )
@@ -33,7 +34,7 @@ func Invariants() []Invariant {
 
 // String is the invariant's number.
 func (i Invariant) String() string {
-	return [invariants]string{"none", "V1", "V2", "V3", "V4", "V5", "V6", "V7", "V8", "V9", "V10", "served"}[i]
+	return [invariants]string{"none", "V1", "V2", "V3", "V4", "V5", "V6", "V7", "V8", "V9", "V10", "rest", "served"}[i]
 }
 
 // Sentence states the invariant.
@@ -45,17 +46,15 @@ func (i Invariant) Sentence() string {
 		"no page is freed or rewritten while somebody may still read it: a source page by a write, a proved page by decode",
 		"one verdict a leg, decided once; an attempt that a door refused, or that is over, is given nothing",
 		"a message acts only on the attempt and the connection that it was meant for",
-		"all ranks of a group take the same step (a group has one rank here: nothing can break it)",
-		"quiet means quiet: whoever said so has no write outstanding, posts none and opens no page",
-		"waiting ends: at rest every attempt is over, answered and acknowledged, and every page of both pools is free",
+		"all ranks of a group take the same step: decode goes on only on the word of each, and they end alike",
+		"quiet means quiet: whoever said so has no write outstanding, posts none and opens no page; nothing is freed on a clock",
+		"waiting ends: at rest every attempt is over, answered and acknowledged",
 		"honest status: no OK before its proof, and none that turns out to be false",
 		"no cell of one cache domain is read in another",
+		"at rest every page of both pools is free, or cached and held by nobody",
 		"without a fault, every valid attempt is served and every other one refused on both legs with one code",
 	}[i]
 }
-
-// Vacuous reports whether nothing in this World could break the invariant.
-func (i Invariant) Vacuous() bool { return i == V6 }
 
 // Violation is a broken invariant.
 type Violation struct {
@@ -117,6 +116,11 @@ const (
 	whyFalse
 	whyAccept
 	whyDomain
+	whyAlone
+	whySplit
+	whyForged
+	whyClock
+	whyEvicted
 	whyNotServed
 	whyServed
 	whys
@@ -157,11 +161,16 @@ var ways = [whys]struct {
 	whyUnended:         {V8, "at rest the attempt is not over"},
 	whyUnacknowledged:  {V8, "at rest an abort is not acknowledged"},
 	whyUnanswered:      {V8, "at rest a leg has no answer"},
-	whyPages:           {V8, "at rest pages are not free"},
+	whyPages:           {Rest, "at rest pages are not free"},
 	whyNoCode:          {V9, "an answer without a verdict"},
 	whyUnproved:        {V9, "an OK left before the pages were proved"},
 	whyFalse:           {V9, "an OK was taken back for a failed proof"},
 	whyAccept:          {V9, "prefill answered OK for what decode had not accepted"},
+	whyAlone:           {V6, "decode went on, and a rank of the group had not said what it wrote"},
+	whySplit:           {V6, "the ranks of a group ended differently, and nothing had gone wrong"},
+	whyForged:          {V5, "a forged message was acted on"},
+	whyClock:           {V7, "pages were freed on a clock, and a writer had not said that it is quiet"},
+	whyEvicted:         {V3, "a cached page was evicted while an attempt holds it"},
 	whyDomain:          {V10, "a page of another domain was read as a prefix"},
 	whyNotServed:       {Served, "a valid attempt was not served, and nothing had gone wrong"},
 	whyServed:          {Served, "an attempt that a worker refused or could not compute was served"},
@@ -183,24 +192,33 @@ func (x *exec) breaks(y why, attempt int) {
 // of the very same prompt in its pages, and read it.
 func (x *exec) checkRead(a int) {
 	s, at := &x.w.dec[a], &x.m.sc.Attempts[a]
-	if s.pin && x.m.sc.CachedDomain != at.Domain {
-		x.breaks(whyDomain, a)
+	if s.pin {
+		if x.w.cache.is && x.w.cache.domain != at.Domain {
+			x.breaks(whyDomain, a)
+		}
+		x.checkPage(a, s.prefix, 0)
 	}
-	first := at.Pages - s.n // pages of the prefix
+	_, pages := x.m.asked(a)
+	first := pages - s.n // pages of the prefix
 	for i := range s.n {
-		want := x.m.value(computed(a, false, int(first+i)))
-		for _, c := range x.w.pool[s.pages[i]] {
-			switch {
-			case x.m.value(c) == want:
-			case c == elder:
-				x.breaks(whyElder, a)
-			case c.stub():
-				x.breaks(whyStub, a)
-			case c.by() != a:
-				x.breaks(whyForeign, a)
-			default:
-				x.breaks(whyOther, a)
-			}
+		x.checkPage(a, s.pages[i], int(first+i))
+	}
+}
+
+// checkPage holds V1 against one page that decode reads.
+func (x *exec) checkPage(a int, page uint8, ord int) {
+	want := x.m.wantedValue(a, ord)
+	for _, c := range x.w.pool[page] {
+		switch {
+		case x.m.value(c) == want:
+		case c == elder:
+			x.breaks(whyElder, a)
+		case c.stub():
+			x.breaks(whyStub, a)
+		case c.by() != a:
+			x.breaks(whyForeign, a)
+		default:
+			x.breaks(whyOther, a)
 		}
 	}
 }
@@ -213,17 +231,17 @@ func (x *exec) checkLanding(wr *write, page uint8) {
 			switch {
 			case p != page:
 			case s.res != wr.res:
-				x.breaks(whyStray, int(wr.slot))
+				x.breaks(whyStray, x.m.owner(int(wr.slot)))
 				return
 			case !s.lease:
-				x.breaks(whyLate, int(wr.slot))
+				x.breaks(whyLate, x.m.owner(int(wr.slot)))
 				return
 			default:
 				return
 			}
 		}
 	}
-	x.breaks(whyFree, int(wr.slot))
+	x.breaks(whyFree, x.m.owner(int(wr.slot)))
 }
 
 // checkSource holds V3: nobody may still read the source page.
@@ -231,56 +249,92 @@ func (x *exec) checkSource(page uint8, y why) {
 	for i := range x.w.writes {
 		wr := &x.w.writes[i]
 		if wr.used && !wr.captured && wr.src == page {
-			x.breaks(y, int(wr.slot))
+			x.breaks(y, x.m.owner(int(wr.slot)))
 		}
 	}
 }
 
 // checkQuiet holds V7 when prefill says Quiet.
-func (x *exec) checkQuiet(a int) {
+func (x *exec) checkQuiet(side int) {
 	for i := range x.w.writes {
 		wr := &x.w.writes[i]
-		if wr.used && !wr.done && int(wr.slot) == a {
-			x.breaks(whyOutstanding, a)
+		if wr.used && !wr.done && int(wr.slot) == side {
+			x.breaks(whyOutstanding, x.m.owner(side))
 		}
 	}
 }
 
-// CheckRest holds what must be true when nothing can happen any more: V8, and
-// without a spent fault also V4's one code and the positive control. It reports
-// whether every valid attempt was served.
+// CheckRest holds what must be true when nothing can happen any more: V8, that every
+// page is free, and without a spent fault also V4's one code, V6's one end and the
+// positive control. It reports whether every valid attempt was served.
 func (m *Model) CheckRest(w *World, s *Step) (served bool) {
 	x := exec{m: m, w: w, s: s}
 	calm := w.left == m.sc.Budget
 	served = true
 	for a := range m.n {
-		d, p := &w.dec[a], &w.pre[a]
-		dm, pm := d.cell.decode(), p.cell.prefill()
-		switch {
-		case dm.Phase != handoff.DecodeIdle && dm.Phase != handoff.DecodeEnded, pm.Phase != handoff.PrefillIdle && pm.Phase != handoff.PrefillEnded:
-			x.breaks(whyUnended, a)
-		case dm.Phase != handoff.DecodeIdle && !dm.Over(), pm.Phase != handoff.PrefillIdle && !pm.Over():
-			x.breaks(whyUnacknowledged, a)
-		case d.leg.is <= legWaiting || p.leg.is <= legWaiting:
+		d := &w.dec[a]
+		if dm := d.cell.decode(); dm.Phase != handoff.DecodeIdle {
+			x.ended(a, dm.Phase == handoff.DecodeEnded, dm.Over())
+		}
+		if d.leg.is <= legWaiting && m.sc.Attempts[a].Decode != Absent {
 			x.breaks(whyUnanswered, a)
 		}
-		both := d.leg.is == legServed && p.leg.is == legServed
-		if !m.valid(a) {
-			if d.leg.is == legServed || p.leg.is == legServed {
-				x.breaks(whyServed, a)
-			}
-			if calm && d.leg.code != p.leg.code {
-				x.breaks(whyDiffer, a)
-			}
-			continue
+		both := d.leg.is == legServed
+		for side := m.side(a, 0); side < m.side(a+1, 0); side++ {
+			both = x.restOfSide(side, calm) && both
 		}
-		served = served && both
-		if calm && !both {
-			x.breaks(whyNotServed, a)
+		if m.valid(a) {
+			served = served && both
+			if calm && !both && !m.sc.scarce {
+				x.breaks(whyNotServed, a)
+			}
+		} else if d.leg.is == legServed {
+			x.breaks(whyServed, a)
 		}
 	}
-	if w.free.n != m.sc.DecodePages || w.sfree.n != m.sc.SourcePages {
+	cached := uint8(0)
+	if w.cache.is {
+		cached = 1
+	}
+	if w.free.n+cached != m.sc.DecodePages || w.sfree.n != m.sc.SourcePages || w.pins() > 0 {
 		x.breaks(whyPages, -1)
 	}
 	return served
+}
+
+// restOfSide holds what must be true of one side of prefill at rest, and reports
+// whether its leg was served.
+func (x *exec) restOfSide(side int, calm bool) (served bool) {
+	p, a := &x.w.pre[side], x.m.owner(side)
+	if pm := p.cell.prefill(); pm.Phase != handoff.PrefillIdle {
+		x.ended(a, pm.Phase == handoff.PrefillEnded, pm.Over())
+	}
+	absent := x.m.sc.Attempts[a].Prefill == Absent
+	if p.leg.is <= legWaiting && !absent {
+		x.breaks(whyUnanswered, a)
+	}
+	served = p.leg.is == legServed
+	if calm && served != (x.w.pre[x.m.side(a, 0)].leg.is == legServed) {
+		x.breaks(whySplit, a)
+	}
+	if !x.m.valid(a) {
+		if served {
+			x.breaks(whyServed, a)
+		}
+		d := x.w.dec[a].leg
+		if calm && !absent && x.m.sc.Attempts[a].Decode != Absent && d.code != p.leg.code {
+			x.breaks(whyDiffer, a)
+		}
+	}
+	return served
+}
+
+// ended holds that a machine is over at rest and waits for nothing.
+func (x *exec) ended(a int, is, over bool) {
+	switch {
+	case !is:
+		x.breaks(whyUnended, a)
+	case !over:
+		x.breaks(whyUnacknowledged, a)
+	}
 }

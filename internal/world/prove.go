@@ -20,10 +20,12 @@ const Schema = "bulkhead.prove/v1"
 // on one processor.
 type Options struct {
 	Scenarios []Scenario       // nil means [Suite]
-	Drop      []handoff.Guards // guards to leave out, one at a time; nil means each
+	Drop      []handoff.Guards // guards to leave out, one at a time; nil means each; empty means none, and then no edge is demanded
 	Workers   int              // explorations at a time; 0 means 1
-	States    int              // kept by one exploration; 0 means 20 million. 100 bytes each, and 450 in the widest level
+	States    int              // kept by one exploration; 0 means 20 million. 100 bytes each, and 530 in the widest level
+	Memory    int64            // bytes, about, of all explorations at a time; 0 means no bound but States
 	Clock     func() time.Time // for Seconds; nil leaves them 0
+	CPU       func() float64   // seconds of processor time so far; nil leaves the rate 0
 }
 
 // Report is the proof's result.
@@ -34,6 +36,8 @@ type Report struct {
 	States     int               `json:"states"`
 	Steps      int               `json:"steps"`
 	Seconds    float64           `json:"seconds"` // wall clock
+	CPUSeconds float64           `json:"cpu_seconds"`
+	Rate       float64           `json:"states_per_cpu_second"`
 	Scenarios  []ScenarioReport  `json:"scenarios"`
 	Dropped    []DroppedReport   `json:"dropped"`
 	Unguarded  []DroppedReport   `json:"unguarded"` // every guard off, V1 alone
@@ -95,12 +99,17 @@ func Prove(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	start := p.now()
+	start, cpu := p.now(), p.cpu()
 	p.run(len(p.o.Scenarios), func(i int) { p.sound(ctx, i) })
 	p.run(len(p.o.Drop), func(i int) { p.drop(ctx, i) })
 	p.run(len(p.r.Unguarded), func(i int) { p.bare(ctx, i) })
-	p.sweep(ctx)
+	if len(p.o.Drop) > 0 {
+		p.sweep(ctx)
+	}
 	p.r.Seconds = p.since(start)
+	if p.r.CPUSeconds = p.cpu() - cpu; p.r.CPUSeconds > 0 {
+		p.r.Rate = float64(p.r.States) / p.r.CPUSeconds
+	}
 	p.conclude()
 	return p.r, nil
 }
@@ -139,12 +148,12 @@ func newProof(o Options) (*proof, error) {
 		Schema: Schema, Reasons: []string{}, Coverage: CoverageReport{Missing: []string{}}, Scenarios: make([]ScenarioReport, len(o.Scenarios)), Dropped: make([]DroppedReport, len(o.Drop)),
 	}}
 	for _, sc := range o.Scenarios {
-		if slices.Contains(unguarded[:], sc.Name) {
+		if len(o.Drop) > 0 && slices.Contains(unguarded[:], sc.Name) {
 			p.r.Unguarded = append(p.r.Unguarded, DroppedReport{Scenario: sc.Name})
 		}
 	}
 	for _, i := range Invariants() {
-		p.r.Invariants = append(p.r.Invariants, InvariantReport{i.String(), i.Sentence(), i.Vacuous()})
+		p.r.Invariants = append(p.r.Invariants, InvariantReport{Number: i.String(), Sentence: i.Sentence()})
 	}
 	return p, nil
 }
@@ -154,6 +163,13 @@ func (p *proof) now() time.Time {
 		return time.Time{}
 	}
 	return p.o.Clock()
+}
+
+func (p *proof) cpu() float64 {
+	if p.o.CPU == nil {
+		return 0
+	}
+	return p.o.CPU()
 }
 
 func (p *proof) since(start time.Time) float64 { return p.now().Sub(start).Seconds() }
@@ -185,6 +201,7 @@ func (p *proof) explore(ctx context.Context, sc Scenario, g handoff.Guards, l Li
 	if l.States == 0 {
 		l.States = p.o.States
 	}
+	l.Memory = p.o.Memory / int64(p.o.Workers)
 	x := m.Explore(ctx, l)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -338,7 +355,7 @@ func (p *proof) conclude() {
 			worse(Unknown, "without %s the search was not finished", d.Guard)
 		}
 	}
-	if len(c.Missing) > 0 {
+	if len(c.Missing) > 0 && len(p.o.Drop) > 0 {
 		missing := Fail
 		if verdict == Unknown {
 			missing = Unknown // what was not finished may have them
@@ -355,16 +372,24 @@ func (r Report) Text() string {
 	for _, s := range r.Scenarios {
 		fmt.Fprintf(&b, "%-22s %-8v %10d %10d %6d %7d %8.2f\n", s.Name, s.Outcome, s.States, s.Steps, s.Depth, s.Served, s.Seconds)
 	}
-	fmt.Fprintf(&b, "\n%-13s %-9s %-7s %5s  %-20s %s\n", "without", "found", "breaks", "moves", "scenario", "")
+	if len(r.Dropped) > 0 {
+		fmt.Fprintf(&b, "\n%-13s %-9s %-7s %5s  %-20s %s\n", "without", "found", "breaks", "moves", "scenario", "")
+	}
 	for _, d := range slices.Concat(r.Dropped, r.Unguarded) {
 		found := [...]string{Unknown: "unknown", Pass: "NOTHING", Fail: "found"}[d.Outcome]
 		fmt.Fprintf(&b, "%-13s %-9s %-7s %5d  %-20s %s\n", d.Guard, found, d.Invariant, d.Length, d.Scenario, d.Broken)
 	}
 	fmt.Fprintf(&b, "\nedges of the transition table: %d, taken %d (%d with every guard on)\n", r.Coverage.Edges, r.Coverage.Taken, r.Coverage.Guarded)
 	for _, m := range r.Coverage.Missing {
-		fmt.Fprintf(&b, "  never taken: %s\n", m)
+		if len(r.Dropped) > 0 {
+			fmt.Fprintf(&b, "  never taken: %s\n", m)
+		}
 	}
-	fmt.Fprintf(&b, "\n%d states, %d steps, %.1f s: %s\n", r.States, r.Steps, r.Seconds, cmp.Or(r.Verdict.String(), "unknown"))
+	fmt.Fprintf(&b, "\n%d worlds, %d states, %d steps, %.1f s", len(r.Scenarios), r.States, r.Steps, r.Seconds)
+	if r.Rate > 0 {
+		fmt.Fprintf(&b, ", %.1f s of processor time, %.0f states a second and core", r.CPUSeconds, r.Rate)
+	}
+	fmt.Fprintf(&b, ": %s\n", cmp.Or(r.Verdict.String(), "unknown"))
 	for _, why := range r.Reasons {
 		fmt.Fprintf(&b, "  %s\n", why)
 	}

@@ -17,10 +17,14 @@ import (
 //	pools decode 2 source 2       pages of the two pools
 //	reads 2                       decode steps of an attempt
 //	torn                          writes land in halves
-//	attempt a domain 1 room 1 prompt 0 pages 2 [prefill CONDUCT [STUB]] [decode refuses] [after b]
+//	attempt a domain 1 room 1 prompt 0 pages 2 [prefill CONDUCT] [last-rank CONDUCT] [stub 1]
+//	    [decode refuses] [decode-prompt 1 decode-pages 1] [handle b] [after b]
+//	ranks 2                       writers of every attempt; the second is written a/2
 //	cached domain 2 prompt 0      decode's prefix cache
+//	publishes                     an attempt that was served leaves its first page to the cache
 //	budget cancel 1 again 1       what the adversary may do
 //	guards all                    or: none; all but seal; seal digest
+//	habits defer clock            what the system does beside its guards
 //	hold V1                       hold this invariant alone
 //
 //	door decode a                 any enabled move, by name
@@ -35,20 +39,26 @@ import (
 //
 // Moves that happen by themselves: door ROLE A; deliver KIND A; reserve, sealed,
 // revoked, verify, read, source, compute A; land A.PAGE; complete A.PAGE; gone ROLE;
-// connect. Once nothing else can: deadline ROLE A; tick ROLE A. The adversary's:
+// connect; evict. Once nothing else can: deadline ROLE A; tick ROLE A; clock ROLE A. The adversary's:
 // repeat KIND A; lose KIND A; again, early, write-error A.PAGE; crash ROLE; cut;
-// cancel ROLE A; busy, busy-source, engine A; second ROLE A; stray ROLE A. Seen, quiet and
+// cancel ROLE A; busy, busy-source, engine A; second ROLE A; stray ROLE A; forge KIND A
+// to ROLE; truncate KIND A. Seen, quiet and
 // abort say where they go: deliver abort a to prefill. Where a name fits more
-// than one message or write, "nth 2" is the second.
+// than one message or write, "nth 2" is the second. What follows a line of four dashes, up
+// to an empty line, is what was printed once, and is not played.
+
+// dashes begin what a block of commands printed, up to an empty line; it is not played.
+const dashes = "----"
 
 // Replay plays a script. It returns what happened, line by line, and the
 // violation of the last move, if any. An error is a line that cannot be played,
 // or an expectation that was not met; a violation that nothing expects is one.
 func Replay(script string) (transcript string, broken Violation, err error) {
-	p := newPlayer()
+	p, output := newPlayer(), false
 	for n, line := range strings.Split(script, "\n") {
+		output = line == dashes || output && strings.TrimSpace(line) != ""
 		line, _, _ = strings.Cut(line, "#")
-		if line = strings.TrimSpace(line); line == "" {
+		if line = strings.TrimSpace(line); line == "" || output {
 			continue
 		}
 		p.say("%s\n", line)
@@ -193,17 +203,13 @@ func (p *player) expect(words []string) error {
 		if err != nil {
 			return err
 		}
-		d, pre := p.w.dec[a].leg, p.w.pre[a].leg
-		if ok := func(l leg) bool { return (l.is == legServed) == (words[0] == "served") && l.is > legWaiting }; !ok(d) || !ok(pre) {
-			return fmt.Errorf("decode %v, prefill %v", d, pre)
-		}
-		return nil
+		return p.verdict(a, words[0] == "served")
 	case len(words) == 4 && words[0] == "answer":
 		a, err := p.attempt(words[2])
 		if err != nil {
 			return err
 		}
-		l := p.w.pre[a].leg
+		l := p.w.pre[p.m.side(a, 0)].leg
 		if words[1] == Decode.String() {
 			l = p.w.dec[a].leg
 		}
@@ -213,6 +219,18 @@ func (p *player) expect(words []string) error {
 		return nil
 	}
 	return errors.New("unknown expectation")
+}
+
+// verdict expects that every leg of an attempt was served, or that none was.
+func (p *player) verdict(a int, served bool) error {
+	d := p.w.dec[a].leg
+	for rank := range p.m.ranks {
+		pre := p.w.pre[p.m.side(a, rank)].leg
+		if ok := func(l leg) bool { return (l.is == legServed) == served && l.is > legWaiting }; !ok(d) || !ok(pre) {
+			return fmt.Errorf("decode %v, prefill %v", d, pre)
+		}
+	}
+	return nil
 }
 
 // rest expects that nothing happens by itself any more and nothing is broken.
@@ -273,6 +291,14 @@ func (p *player) setting(words []string) (done bool, err error) {
 		p.sc.CachedDomain, p.sc.CachedPrompt = f.number("domain"), f.number("prompt")
 	case "attempt":
 		p.setAttempt(&f)
+	case "ranks":
+		p.sc.Ranks = f.bare()
+	case "publishes":
+		p.sc.Publishes = true
+	case "habits":
+		for f.more() {
+			p.setHabit(f.word(), &f)
+		}
 	case "budget":
 		for f.more() {
 			p.setBudget(&f)
@@ -304,24 +330,38 @@ func (p *player) setAttempt(f *fields) {
 	}
 	a := Attempt{Domain: f.number("domain"), Room: f.number("room"), Prompt: f.number("prompt"), Pages: f.number("pages")}
 	for f.err == nil && f.more() {
-		switch key, value := f.word(), f.word(); key {
-		case "prefill", "decode":
-			c := Serves
-			for c < conducts && c.String() != value {
-				c++
-			}
-			if key == "decode" {
-				a.Decode = c
-			} else if a.Prefill = c; c > Refuses && c < conducts {
-				a.Stub = f.bare()
-			}
+		switch key := f.word(); key {
+		case "prefill":
+			a.Prefill = f.conduct()
+		case "last-rank":
+			a.Odd = f.conduct()
+		case "decode":
+			a.Decode = f.conduct()
+		case "stub":
+			a.Stub = f.bare()
+		case "decode-prompt":
+			a.DecodePrompt = f.bare()
+		case "decode-pages":
+			a.DecodePages = f.bare()
+		case "handle":
+			a.Handle = f.word()[0] - 'a' + 1
 		case "after":
-			a.After = value[0] - 'a' + 1
+			a.After = f.word()[0] - 'a' + 1
 		default:
 			f.fail("unknown word " + key)
 		}
 	}
 	p.sc.Attempts = append(p.sc.Attempts, a)
+}
+
+func (p *player) setHabit(name string, f *fields) {
+	for i, n := range habitNames {
+		if n == name {
+			p.sc.Habits |= 1 << i
+			return
+		}
+	}
+	f.fail("unknown habit " + name)
 }
 
 func (p *player) setBudget(f *fields) {
@@ -367,6 +407,15 @@ func (f *fields) number(key string) uint8 {
 	return f.bare()
 }
 
+// conduct reads what a worker does with its leg; conducts if it is none.
+func (f *fields) conduct() Conduct {
+	value, c := f.word(), Serves
+	for c < conducts && c.String() != value {
+		c++
+	}
+	return c
+}
+
 func (f *fields) bare() uint8 {
 	n, err := strconv.ParseUint(f.word(), 10, 3)
 	if err != nil {
@@ -409,15 +458,25 @@ func (f *fields) guards() handoff.Guards {
 func (m *Model) Name(w *World, mv Move) string {
 	a := attemptName(int(mv.A))
 	switch mv.Kind {
-	case moveDoor, moveDeadline, moveTick, moveCancel, moveSecond, moveStray:
+	case moveDoor, moveDeadline, moveTick, moveCancel, moveSecond, moveStray, moveClock:
+		if Role(mv.B) == Prefill {
+			a = m.sideName(int(mv.A))
+		}
 		return fmt.Sprintf("%s %v %s", mv.Kind, Role(mv.B), a)
-	case moveDeliver, moveRepeat, moveLose:
+	case moveForge:
+		if Role(mv.B&1) == Prefill {
+			a = m.sideName(int(mv.A))
+		}
+		return fmt.Sprintf("%s %v %s to %v", mv.Kind, handoff.Kind(mv.B>>1), a, Role(mv.B&1))
+	case moveDeliver, moveRepeat, moveLose, moveTruncate:
 		return fmt.Sprintf("%s %s", mv.Kind, w.nameMessage(int(mv.B)))
 	case moveLand, moveComplete, moveAgain, moveEarly, moveWriteError:
-		return fmt.Sprintf("%s %s", mv.Kind, w.nameWrite(int(mv.B)))
+		return fmt.Sprintf("%s %s", mv.Kind, m.nameWrite(w, int(mv.B)))
+	case moveSource, moveCompute, moveBusySource, moveEngine:
+		a = m.sideName(int(mv.A))
 	case moveGone, moveCrash:
 		return fmt.Sprintf("%s %v", mv.Kind, Role(mv.B))
-	case moveConnect, moveCut:
+	case moveConnect, moveCut, moveEvict:
 		return mv.Kind.String()
 	}
 	return mv.Kind.String() + " " + a
@@ -426,15 +485,18 @@ func (m *Model) Name(w *World, mv Move) string {
 // String is the move's verb in the script language.
 func (k MoveKind) String() string {
 	return [moveKinds]string{
-		"none", "door", "deliver", "reserve", "sealed", "revoked", "verify", "read", "source", "compute", "land", "complete", "gone", "connect",
-		"deadline", "tick", "repeat", "lose", "again", "early", "write-error", "crash", "cut", "cancel", "busy", "busy-source", "engine",
-		"second", "stray",
+		"none", "door", "deliver", "reserve", "sealed", "revoked", "verify", "read", "source", "compute", "land", "complete", "gone", "connect", "evict",
+		"deadline", "tick", "clock", "repeat", "lose", "again", "early", "write-error", "crash", "cut", "cancel", "busy", "busy-source", "engine",
+		"second", "stray", "forge", "truncate",
 	}[k]
 }
 
 func (w *World) nameMessage(i int) string {
 	base := func(l letter) string {
 		s := l.kind.String() + " " + attemptName(int(l.slot))
+		if l.rank > 0 {
+			s += fmt.Sprintf("/%d", l.rank+1)
+		}
 		if l.kind >= handoff.Abort {
 			s += " to " + l.to.String()
 		}
@@ -449,14 +511,23 @@ func (w *World) nameMessage(i int) string {
 	return numbered(name, nth)
 }
 
-func (w *World) nameWrite(i int) string {
+func (m *Model) nameWrite(w *World, i int) string {
 	wr, nth := &w.writes[i], 1
 	for j := range i {
 		if o := &w.writes[j]; o.used && o.slot == wr.slot && o.ord == wr.ord {
 			nth++
 		}
 	}
-	return numbered(fmt.Sprintf("%s.%d", attemptName(int(wr.slot)), wr.ord), nth)
+	return numbered(fmt.Sprintf("%s.%d", m.sideName(int(wr.slot)), wr.ord), nth)
+}
+
+// sideName names an attempt at a rank of prefill: a is the first rank, a/2 the second.
+func (m *Model) sideName(side int) string {
+	name := attemptName(m.owner(side))
+	if rank := m.rank(side); rank > 0 {
+		name += fmt.Sprintf("/%d", rank+1)
+	}
+	return name
 }
 
 func numbered(name string, nth int) string {
@@ -511,7 +582,10 @@ func (m *Model) shortStory(path []Move, broken Violation, only Invariant) string
 		less.sc.Budget[f] -= w.left[f]
 	}
 	for n := m.n; n > 0; n-- {
-		less.n, less.sc.Attempts = n, m.sc.Attempts[:n]
+		less.n, less.sides, less.sc.Attempts = n, n*m.ranks, m.sc.Attempts[:n]
+		if _, err := NewModel(less.sc, less.guards); err != nil {
+			break // one that is left needs one that is not
+		}
 		try, ok := less.retell(path, broken, only)
 		if !ok {
 			break

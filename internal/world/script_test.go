@@ -15,7 +15,9 @@ var rewrite = flag.Bool("rewrite", false, "write what the stories in testdata do
 // of dashes, and what they must print, up to an empty line.
 func TestStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) < 12 {
+	more, err2 := filepath.Glob("testdata/stories/*.txt")
+	files = append(files, more...)
+	if err != nil || err2 != nil || len(more) < 40 {
 		t.Fatalf("%d stories: %v", len(files), err)
 	}
 	for _, file := range files {
@@ -40,8 +42,6 @@ func TestStories(t *testing.T) {
 		})
 	}
 }
-
-const dashes = "----"
 
 // tell plays a story and returns it with what its commands print now. What a
 // story expects is an error if it is not so, whatever it says was printed.

@@ -21,9 +21,11 @@ const (
 	moveComplete // B write
 	moveGone     // B role: its end of a broken connection is closed
 	moveConnect  // decode dials again
+	moveEvict    // the cache gives its page back
 	// What happens once nothing else can.
 	moveDeadline // A, B role; before that it is FaultDeadline
 	moveTick     // A, B role; before that it is FaultTick
+	moveClock    // A, B role; a clock frees pages; before that it is FaultDeadline
 	// What the adversary pays for.
 	moveRepeat     // B message
 	moveLose       // B message
@@ -38,10 +40,13 @@ const (
 	moveEngine     // A
 	moveSecond     // A, B role
 	moveStray      // A, B role that receives
+	moveForge      // A, B kind and role that receives
+	moveTruncate   // B message
 	moveKinds
 )
 
-// Move is one choice in one World. A and B are as the kind says.
+// Move is one choice in one World. A and B are as the kind says; A is an attempt, or
+// at prefill a side.
 type Move struct {
 	Kind MoveKind
 	A, B uint8
@@ -76,36 +81,22 @@ func (m *Model) Moves(w *World, room []Move) (moves []Move, fair int) {
 // course appends what happens by itself.
 func (m *Model) course(w *World, moves []Move) []Move {
 	for i := range m.n {
-		a := uint8(i)
-		d, p := &w.dec[i], &w.pre[i]
-		if m.present(w, i) {
-			if d.leg.is == legAhead {
-				moves = append(moves, Move{moveDoor, a, uint8(Decode)})
+		moves = m.courseOfDecode(w, i, moves)
+		for side := m.side(i, 0); side < m.side(i+1, 0); side++ {
+			p := &w.pre[side]
+			if p.leg.is == legAhead && m.sc.Attempts[i].Prefill != Absent && m.present(w, i) {
+				moves = append(moves, Move{moveDoor, uint8(side), uint8(Prefill)})
 			}
-			if p.leg.is == legAhead {
-				moves = append(moves, Move{moveDoor, a, uint8(Prefill)})
+			if p.work == workQueue && m.sourced(w, side) <= w.sfree.n {
+				moves = append(moves, Move{moveSource, uint8(side), 0})
+			}
+			if p.work == workRuns {
+				moves = append(moves, Move{moveCompute, uint8(side), 0})
 			}
 		}
-		switch d.pend {
-		case pendReserve:
-			if m.wanted(d) <= w.free.n {
-				moves = append(moves, Move{moveReserve, a, 0})
-			}
-		case pendSeal:
-			moves = append(moves, Move{moveSealed, a, 0})
-		case pendRevoke:
-			moves = append(moves, Move{moveRevoked, a, 0})
-		case pendVerify:
-			moves = append(moves, Move{moveVerify, a, 0})
-		case pendRead:
-			moves = append(moves, Move{moveRead, a, 0})
-		}
-		if p.work == workQueue && m.needed(w, i) <= w.sfree.n {
-			moves = append(moves, Move{moveSource, a, 0})
-		}
-		if p.work == workRuns {
-			moves = append(moves, Move{moveCompute, a, 0})
-		}
+	}
+	if m.evicts(w) {
+		moves = append(moves, Move{Kind: moveEvict})
 	}
 	for i, msg := range w.msgs {
 		if msg != 0 && (i == 0 || w.msgs[i-1] != msg) {
@@ -134,29 +125,103 @@ func (m *Model) course(w *World, moves []Move) []Move {
 	return moves
 }
 
+// courseOfDecode appends what happens by itself at decode.
+func (m *Model) courseOfDecode(w *World, i int, moves []Move) []Move {
+	a, d := uint8(i), &w.dec[i]
+	if d.leg.is == legAhead && m.sc.Attempts[i].Decode != Absent && m.present(w, i) && m.handed(w, i) {
+		moves = append(moves, Move{moveDoor, a, uint8(Decode)})
+	}
+	switch d.pend {
+	case pendReserve:
+		if m.wanted(d) <= w.free.n {
+			moves = append(moves, Move{moveReserve, a, 0})
+		}
+	case pendSeal:
+		moves = append(moves, Move{moveSealed, a, 0})
+	case pendRevoke:
+		moves = append(moves, Move{moveRevoked, a, 0})
+	case pendVerify:
+		moves = append(moves, Move{moveVerify, a, 0})
+	case pendRead:
+		moves = append(moves, Move{moveRead, a, 0})
+	}
+	return moves
+}
+
+// handed reports whether the handle that a leg brings exists by now.
+func (m *Model) handed(w *World, a int) bool {
+	if !m.handled(a) {
+		return true
+	}
+	p := &w.pre[m.side(int(m.sc.Attempts[a].Handle)-1, 0)]
+	return p.n > 0 && p.made == p.n
+}
+
+// evicts reports whether the cache gives its page back: somebody needs room, and
+// nobody holds the page.
+func (m *Model) evicts(w *World) bool {
+	if !w.cache.is || w.pins() > 0 && !m.has(HabitEvict) {
+		return false
+	}
+	for a := range m.n {
+		if d := &w.dec[a]; d.pend == pendReserve && m.wanted(d) > w.free.n {
+			return true
+		}
+	}
+	return false
+}
+
 // patience appends what happens when nothing else can: time runs out.
 func (m *Model) patience(w *World, moves []Move) []Move {
-	for i := range m.n {
-		for r := range uint8(2) {
-			if w.leg(Role(r), i).is == legWaiting {
-				moves = append(moves, Move{moveDeadline, uint8(i), r})
+	moves = m.clocks(w, moves)
+	for r := Decode; r <= Prefill; r++ {
+		for i := range m.sidesOf(r) {
+			if w.leg(r, i).is == legWaiting {
+				moves = append(moves, Move{moveDeadline, uint8(i), uint8(r)})
 			}
-			if m.ticks(w, Role(r), i) {
-				moves = append(moves, Move{moveTick, uint8(i), r})
+			if m.ticks(w, r, i) {
+				moves = append(moves, Move{moveTick, uint8(i), uint8(r)})
 			}
 		}
 	}
 	return moves
 }
 
+// clocks appends the clocks that free pages.
+func (m *Model) clocks(w *World, moves []Move) []Move {
+	if m.sc.Habits&(HabitClock|HabitLease) == 0 {
+		return moves
+	}
+	for a := range m.n {
+		if w.dec[a].deferred && m.has(HabitClock) {
+			moves = append(moves, Move{moveClock, uint8(a), uint8(Decode)})
+		}
+	}
+	for side := range m.sides {
+		p := &w.pre[side]
+		if m.has(HabitLease) && p.n > 0 && p.made == p.n && p.cell.posted == p.made {
+			moves = append(moves, Move{moveClock, uint8(side), uint8(Prefill)})
+		}
+	}
+	return moves
+}
+
+// sidesOf is how many machines a role has.
+func (m *Model) sidesOf(r Role) int {
+	if r == Prefill {
+		return m.sides
+	}
+	return m.n
+}
+
 // ticks reports whether a repeated abort would reach the fabric.
-func (m *Model) ticks(w *World, r Role, a int) bool {
+func (m *Model) ticks(w *World, r Role, i int) bool {
 	if !m.on(handoff.GuardRetry) {
 		return false
 	}
-	c, conn := &w.dec[a].cell, w.dec[a].conn
-	if r == Prefill {
-		c, conn = &w.pre[a].cell, w.pre[a].conn
+	c, conn := &w.pre[i].cell, w.pre[i].conn
+	if r == Decode {
+		c, conn = &w.dec[i].cell, w.dec[i].conn
 	}
 	return c.flags&flagArmed != 0 && c.still != c.expect && conn > w.broken
 }
@@ -173,6 +238,9 @@ func (m *Model) trouble(w *World, moves []Move) []Move {
 		if w.left[FaultLose] > 0 {
 			moves = append(moves, Move{moveLose, 0, uint8(i)})
 		}
+		if w.left[FaultTruncate] > 0 {
+			moves = append(moves, Move{moveTruncate, 0, uint8(i)})
+		}
 	}
 	for i := range w.writes {
 		wr := &w.writes[i]
@@ -187,8 +255,14 @@ func (m *Model) trouble(w *World, moves []Move) []Move {
 			moves = append(moves, Move{moveWriteError, 0, uint8(i)})
 		}
 	}
-	for i := range m.n {
-		moves = m.troubleOf(w, i, moves)
+	for a := range m.n {
+		moves = m.troubleOf(w, Decode, a, moves)
+	}
+	for side := range m.sides {
+		moves = m.troubleOf(w, Prefill, side, moves)
+	}
+	if w.left[FaultDeadline] > 0 {
+		moves = m.clocks(w, moves)
 	}
 	if w.left[FaultCrashDecode] > 0 {
 		moves = append(moves, Move{moveCrash, 0, uint8(Decode)})
@@ -202,49 +276,61 @@ func (m *Model) trouble(w *World, moves []Move) []Move {
 	return moves
 }
 
-// troubleOf appends what the adversary can pay for with one attempt.
-func (m *Model) troubleOf(w *World, i int, moves []Move) []Move {
-	a := uint8(i)
-	for r := range uint8(2) {
-		is := w.leg(Role(r), i).is
-		if w.left[FaultDeadline] > 0 && is == legWaiting {
-			moves = append(moves, Move{moveDeadline, a, r})
+// troubleOf appends what the adversary can pay for with one machine.
+func (m *Model) troubleOf(w *World, r Role, i int, moves []Move) []Move {
+	a, b := uint8(i), uint8(r)
+	is, second := w.leg(r, i).is, false
+	if w.left[FaultDeadline] > 0 && is == legWaiting {
+		moves = append(moves, Move{moveDeadline, a, b})
+	}
+	if w.left[FaultTick] > 0 && m.ticks(w, r, i) {
+		moves = append(moves, Move{moveTick, a, b})
+	}
+	if w.left[FaultStray] > 0 && w.cur > w.broken {
+		moves = append(moves, Move{moveStray, a, b})
+	}
+	if w.left[FaultForge] > 0 {
+		moves = m.forgeries(w, r, i, moves)
+	}
+	if w.left[FaultCancel] > 0 && (is == legWaiting || is == legServed && r == Decode && w.dec[i].pend == pendRead) {
+		moves = append(moves, Move{moveCancel, a, b})
+	}
+	if r == Decode {
+		second = !w.dec[i].here
+		if w.left[FaultBusy] > 0 && w.dec[i].pend == pendReserve {
+			moves = append(moves, Move{moveBusy, a, 0})
 		}
-		if w.left[FaultTick] > 0 && m.ticks(w, Role(r), i) {
-			moves = append(moves, Move{moveTick, a, r})
+	} else {
+		second = !w.pre[i].here
+		if w.left[FaultBusy] > 0 && w.pre[i].work == workQueue {
+			moves = append(moves, Move{moveBusySource, a, 0})
 		}
-		if w.left[FaultStray] > 0 && w.cur > w.broken {
-			moves = append(moves, Move{moveStray, a, r})
-		}
-		if w.left[FaultCancel] > 0 && (is == legWaiting || is == legServed && Role(r) == Decode && w.dec[i].pend == pendRead) {
-			moves = append(moves, Move{moveCancel, a, r})
+		if w.left[FaultEngine] > 0 && w.pre[i].work == workRuns {
+			moves = append(moves, Move{moveEngine, a, 0})
 		}
 	}
-	moves = m.seconds(w, i, moves)
-	if w.left[FaultBusy] > 0 && w.dec[i].pend == pendReserve {
-		moves = append(moves, Move{moveBusy, a, 0})
-	}
-	if w.left[FaultBusy] > 0 && w.pre[i].work == workQueue {
-		moves = append(moves, Move{moveBusySource, a, 0})
-	}
-	if w.left[FaultEngine] > 0 && w.pre[i].work == workRuns {
-		moves = append(moves, Move{moveEngine, a, 0})
+	// A leg of an attempt that its worker knows is answered by the driver (duplicate) and
+	// changes nothing; one that was forgotten with its connection, or died with its worker,
+	// starts anew.
+	if second && is > legWaiting && w.left[FaultSecond] > 0 {
+		moves = append(moves, Move{moveSecond, a, b})
 	}
 	return moves
 }
 
-// seconds appends the legs that may come again. A leg of an attempt that its
-// worker knows is answered by the driver (duplicate) and changes nothing; one
-// that was forgotten with its connection, or died with its worker, starts anew.
-func (m *Model) seconds(w *World, a int, moves []Move) []Move {
-	if w.left[FaultSecond] == 0 {
+// forgeries appends the messages that a stranger can make: all is right in them but
+// the generation. Before there is one there is nothing to get wrong, and an abort out
+// of nothing is FaultStray.
+func (m *Model) forgeries(w *World, r Role, i int, moves []Move) []Move {
+	if r == Decode && w.dec[i].cell.counter == 0 || r == Prefill && w.pre[i].cell.counter == 0 {
 		return moves
 	}
-	if d := &w.dec[a]; d.leg.is > legWaiting && !d.here {
-		moves = append(moves, Move{moveSecond, uint8(a), uint8(Decode)})
-	}
-	if p := &w.pre[a]; p.leg.is > legWaiting && !p.here {
-		moves = append(moves, Move{moveSecond, uint8(a), uint8(Prefill)})
+	for k := handoff.Ask; k <= handoff.Quiet; k++ {
+		toDecode := k == handoff.Offer || k == handoff.Refuse || k == handoff.Notice
+		toPrefill := k == handoff.Ask || k == handoff.Grant || k == handoff.Accept
+		if r == Decode && !toPrefill || r == Prefill && !toDecode {
+			moves = append(moves, Move{moveForge, uint8(i), uint8(k)<<1 | uint8(r)})
+		}
 	}
 	return moves
 }
@@ -252,17 +338,28 @@ func (m *Model) seconds(w *World, a int, moves []Move) []Move {
 // pending reports whether the write's completion may still be reported.
 func (wr *write) pending(w *World) bool { return !wr.done && !wr.failed && wr.conn > w.broken }
 
-func (w *World) leg(r Role, a int) *leg {
+// leg is the leg of an attempt at decode, or of a side at prefill.
+func (w *World) leg(r Role, i int) *leg {
 	if r == Decode {
-		return &w.dec[a].leg
+		return &w.dec[i].leg
 	}
-	return &w.pre[a].leg
+	return &w.pre[i].leg
 }
 
 // present reports whether the legs of an attempt may come by now.
 func (m *Model) present(w *World, a int) bool {
 	after := int(m.sc.Attempts[a].After) - 1
-	return after < 0 || w.dec[after].leg.is > legWaiting && w.pre[after].leg.is > legWaiting
+	if after < 0 {
+		return true
+	}
+	if m.sc.Attempts[after].Prefill != Absent {
+		for side := m.side(after, 0); side < m.side(after+1, 0); side++ {
+			if w.pre[side].leg.is <= legWaiting {
+				return false
+			}
+		}
+	}
+	return w.dec[after].leg.is > legWaiting || m.sc.Attempts[after].Decode == Absent
 }
 
 // Apply carries out an enabled move.
@@ -300,6 +397,13 @@ func (m *Model) Apply(w *World, mv Move, s *Step) {
 		x.gone(Role(mv.B))
 	case moveConnect:
 		w.cur++
+	case moveEvict:
+		x.evict()
+	case moveClock:
+		if !m.still(w) {
+			w.left[FaultDeadline]--
+		}
+		x.clock(a, Role(mv.B))
 	case moveDeadline:
 		if !m.still(w) {
 			w.left[FaultDeadline]--
@@ -357,8 +461,21 @@ func (x *exec) suffer(mv Move) {
 		x.door(a, Role(mv.B))
 	case moveStray:
 		w.left[FaultStray]--
-		x.send(letter{kind: handoff.Abort, to: Role(mv.B), slot: mv.A, attempt: mv.A + 1, room: x.m.sc.Attempts[a].Room,
-			code: handoff.Engine, conn: w.cur})
+		rank := 0
+		if Role(mv.B) == Prefill {
+			a, rank = x.m.owner(a), x.m.rank(a)
+		}
+		x.send(letter{kind: handoff.Abort, to: Role(mv.B), slot: uint8(a), rank: uint8(rank), attempt: uint8(a + 1),
+			room: x.m.sc.Attempts[a].Room, code: handoff.Engine, conn: w.cur})
+	case moveForge:
+		w.left[FaultForge]--
+		x.forge(a, Role(mv.B&1), handoff.Kind(mv.B>>1))
+	case moveTruncate:
+		w.left[FaultTruncate]--
+		if conn := w.msgs[mv.B].unpack().conn; conn > w.broken {
+			w.broken = conn
+		}
+		w.remove(int(mv.B))
 	case moveEngine:
 		w.left[FaultEngine]--
 		w.pre[a].work = workNone
@@ -368,7 +485,7 @@ func (x *exec) suffer(mv Move) {
 
 // still reports whether nothing happens by itself.
 func (m *Model) still(w *World) bool {
-	var room [64]Move
+	var room [96]Move
 	return len(m.course(w, room[:0])) == 0
 }
 
@@ -398,9 +515,14 @@ func (x *exec) settle() {
 		}
 	}
 	for a := range x.m.n {
-		p := &w.pre[a]
+		if w.dec[a].deferred {
+			x.drain(a)
+		}
+	}
+	for side := range x.m.sides {
+		p := &w.pre[side]
 		if ph := handoff.PrefillPhase(p.cell.phase); ph == handoff.PrefillEnded || ph == handoff.PrefillIdle {
-			p.res, p.dst = 0, [MaxExtent]uint8{}
+			p.res, p.dst, p.granted = 0, [MaxExtent]uint8{}, 0
 		}
 	}
 }

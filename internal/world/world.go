@@ -12,8 +12,8 @@
 // What must not come in: clocks, randomness, I/O, goroutines and maps in the
 // core. Choosers (explore, script, prove) may have what they need.
 //
-// A World is small on purpose: up to three attempts, four pages a pool, a few
-// messages and writes at a time. What exceeds a bound ends in an unknown, never
+// A World is small on purpose: up to three attempts, or two of two ranks
+// each, four pages a pool, a few messages and writes at a time. What exceeds a bound ends in an unknown, never
 // in a pass.
 package world
 
@@ -24,6 +24,8 @@ const (
 	MaxAttempts = 3  // attempts in a scenario
 	MaxPages    = 4  // pages in a pool
 	MaxExtent   = 3  // pages of one prompt
+	MaxRanks    = 2  // writers of a group
+	MaxSides    = 4  // attempts times ranks
 	maxMessages = 12 // under way at a time
 	maxWrites   = 6  // under way, or still able to land again
 )
@@ -43,9 +45,9 @@ func (r Role) String() string { return [...]string{"decode", "prefill"}[r] }
 // machines are kept packed; see cell.
 type World struct {
 	dec    [MaxAttempts]decodeSide
-	pre    [MaxAttempts]prefillSide
-	msgs   [maxMessages]message // sorted; zero is none and comes last
-	writes [maxWrites]write     // slots; not sorted
+	pre    [MaxSides]prefillSide // of each attempt, its ranks
+	msgs   [maxMessages]message  // sorted; zero is none and comes last
+	writes [maxWrites]write      // slots; not sorted
 
 	pool   [MaxPages][2]content // decode's memory, each page in two halves
 	source [MaxPages]content    // prefill's memory
@@ -58,7 +60,8 @@ type World struct {
 	counter     uint8         // generations minted in this boot
 	left        [faults]uint8 // what the adversary may still do
 	proved      uint8         // ghost: attempts that decode verified, a bit each
-	overflow    bool          // a bound of the World was exceeded: the outcome is unknown
+	cache       cached
+	overflow    bool // a bound of the World was exceeded: the outcome is unknown
 }
 
 // decodeSide is one attempt at decode: the machine, and what its driver holds.
@@ -73,18 +76,21 @@ type decodeSide struct {
 	epoch, counter uint8 // its generation, which is also its write key
 	n              uint8 // pages
 	pages          [MaxExtent]uint8
-	open           bool  // the write key opens it
-	sealed         bool  // the pages were taken from every writer
-	lease          bool  // ghost: writes of this reservation may land
-	pin            bool  // a cached prefix page is pinned
-	listed         uint8 // pages that the notice lists
-	author         uint8 // attempt, from 1, whose engine the notice speaks of
-	stub           bool  // the notice's digests are of a placeholder
-	reads          uint8 // decode steps to go
-	over           bool  // ghost: the attempt ended in this life
+	open           bool            // the write key opens it
+	sealed         bool            // the pages were taken from every writer
+	lease          bool            // ghost: writes of this reservation may land
+	pin            bool            // a cached prefix page is pinned
+	prefix         uint8           // which page that is
+	listed         [MaxRanks]uint8 // pages that the notice of each rank lists
+	author         [MaxRanks]uint8 // attempt, from 1, whose engine the notice speaks of
+	stub           [MaxRanks]bool  // the notice's digests are of a placeholder
+	told           uint8           // ghost: ranks whose notice was taken
+	deferred       bool            // the machine freed the pages; its driver holds them until every writer is quiet
+	reads          uint8           // decode steps to go
+	over           bool            // ghost: the attempt ended in this life
 }
 
-// prefillSide is one attempt at prefill.
+// prefillSide is one attempt at one rank of prefill.
 type prefillSide struct {
 	cell cell
 	leg  leg
@@ -96,6 +102,7 @@ type prefillSide struct {
 
 	pages   [MaxExtent]uint8
 	dst     [MaxExtent]uint8 // pages that the grant named; unused with keys
+	granted uint8            // how many it was for
 	res     uint8            // ghost: reservation that the grant was for
 	over    bool             // ghost: the attempt ended in this life
 	quiet   bool             // ghost: Quiet was sent
@@ -145,9 +152,10 @@ const (
 // the source when it lands, until it was captured.
 type write struct {
 	used           bool
-	slot           uint8 // attempt that posted it
+	slot           uint8 // side that posted it
 	ord            uint8 // page of the reservation
-	src, dst       uint8 // page of the source; page at decode, unused with keys
+	of             uint8 // pages of the grant
+	src, dst       uint8 // page of the source; page at decode, with keys unused until half of it has landed
 	epoch, counter uint8 // the write key
 	res            uint8 // ghost: reservation that the grant was for
 	conn           uint8
@@ -156,6 +164,14 @@ type write struct {
 	failed         bool  // ended in an error: it never completes, and may land all the same (H-8)
 	captured       bool  // payload is fixed
 	payload        content
+}
+
+// cached is decode's prefix cache, of one page: the first of a prompt. Who holds it is
+// counted in the attempts that pin it.
+type cached struct {
+	is             bool
+	page           uint8
+	domain, prompt uint8
 }
 
 // stack is a free list: last in, first out, so that a freed page comes back at
