@@ -143,13 +143,20 @@ func (c *caller) read(n int) error {
 
 // window is one measurement of a load.
 type window struct {
-	p50  time.Duration
-	rate float64 // requests a second
+	p50   time.Duration
+	rate  float64 // requests a second
+	calls int     // all that were made
 }
 
-// load sends n requests over conns connections, one at a time on each, and checks
-// the end of every answer.
-func (t target) load(conns, n int, ends string) (window, error) {
+// span is how long a load lasts: a time, and at least so many calls on each connection.
+type span struct {
+	time  time.Duration
+	calls int
+}
+
+// load sends requests over conns connections, one at a time on each, and checks the
+// end of every answer.
+func (t target) load(conns int, s span, ends string) (window, error) {
 	callers := make([]*caller, conns)
 	defer func() {
 		for _, c := range callers {
@@ -171,7 +178,7 @@ func (t target) load(conns, n int, ends string) (window, error) {
 	var all sync.WaitGroup
 	start := time.Now()
 	for i, c := range callers {
-		all.Go(func() { took[i], failed[i] = c.repeat((n+conns-1)/conns, ends) })
+		all.Go(func() { took[i], failed[i] = c.repeat(start, s, ends) })
 	}
 	all.Wait()
 	elapsed := time.Since(start)
@@ -182,17 +189,17 @@ func (t target) load(conns, n int, ends string) (window, error) {
 	for _, t := range took {
 		each = append(each, t...)
 	}
-	return window{time.Duration(median(each)), float64(len(each)) / elapsed.Seconds()}, nil
+	return window{time.Duration(median(each)), float64(len(each)) / elapsed.Seconds(), len(each) + conns}, nil
 }
 
-func (c *caller) repeat(n int, ends string) ([]float64, error) {
-	took := make([]float64, 0, n)
-	for range n {
-		start := time.Now()
+func (c *caller) repeat(begun time.Time, s span, ends string) ([]float64, error) {
+	var took []float64
+	for now := time.Now(); len(took) < s.calls || now.Sub(begun) < s.time; {
 		if err := c.call(); err != nil {
 			return nil, err
 		}
-		took = append(took, float64(time.Since(start)))
+		end := time.Now()
+		took, now = append(took, float64(end.Sub(now))), end
 		if !bytes.HasSuffix(c.body, []byte(ends)) {
 			return nil, errShape
 		}

@@ -55,8 +55,8 @@ func TestCaller(t *testing.T) {
 					t.Fatalf("%.40q..., %v", x.body, err)
 				}
 			}
-			w, err := to.load(4, 10, "}")
-			if err != nil || w.p50 <= 0 || w.rate <= 0 {
+			w, err := to.load(4, span{calls: 3}, "}")
+			if err != nil || w.p50 <= 0 || w.rate <= 0 || w.calls != 16 {
 				t.Errorf("load: %+v, %v", w, err)
 			}
 		})
@@ -66,7 +66,7 @@ func TestCaller(t *testing.T) {
 // TestCallerRefuses holds that no broken answer is counted as one.
 func TestCallerRefuses(t *testing.T) {
 	status := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	if _, err := status.load(1, 1, ""); err == nil || !strings.Contains(err.Error(), "418") {
+	if _, err := status.load(1, span{calls: 1}, ""); err == nil || !strings.Contains(err.Error(), "418") {
 		t.Errorf("a wrong status: %v", err)
 	}
 	cut := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -74,11 +74,11 @@ func TestCallerRefuses(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
-	if _, err := cut.load(1, 1, ""); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := cut.load(1, span{calls: 1}, ""); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a cut answer: %v", err)
 	}
 	other := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "data: {\"error\":{}}\n\n") })
-	if _, err := other.load(1, 1, endsStream); !errors.Is(err, errShape) {
+	if _, err := other.load(1, span{calls: 1}, endsStream); !errors.Is(err, errShape) {
 		t.Errorf("a stream without its end: %v", err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,7 +86,7 @@ func TestCallerRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	if _, err := (target{addr: l.Addr().String()}).load(1, 1, ""); err == nil {
+	if _, err := (target{addr: l.Addr().String()}).load(1, span{calls: 1}, ""); err == nil {
 		t.Error("nobody listens, and it went well")
 	}
 }

@@ -65,6 +65,12 @@ func (f figure) against(what string) figure {
 	return f
 }
 
+// checked notes what the same thing differs from itself by.
+func (f figure) checked(by interval) figure {
+	f.Control = &control{finite(by.value), finite(by.low), finite(by.high)}
+	return f
+}
+
 func (f figure) note(text string) figure {
 	f.Footnote = text
 	return f
@@ -80,9 +86,7 @@ func (f figure) held(b budget, i interval, c *interval) figure {
 
 // pairedFigure is a figure of a paired comparison, with its control.
 func pairedFigure(id, what string, p paired) figure {
-	f := newFigure(id, what, percent, p.effect).against("guards off")
-	f.Control = &control{finite(p.control.value), finite(p.control.low), finite(p.control.high)}
-	return f
+	return newFigure(id, what, percent, p.effect).against("guards off").checked(p.control)
 }
 
 // number prints a value as its unit needs it.

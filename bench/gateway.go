@@ -4,128 +4,43 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Targets of the comparison.
+// row is one comparison: a route, a kind of request, and how many at a time.
+type row struct {
+	id, title string
+	route     route
+	body      func() []byte
+	conns     int
+	ends      string // how an answer ends
+	least     int    // calls of a window on each connection
+	// judged is what the budget is on, base what it is a ratio to.
+	judged measure
+	base   string
+	budget *budget
+	large  bool // processor time and memory are judged, in ms and MB
+}
+
+// measure is what a window says of a contender.
+type measure string
+
 const (
-	toDirect  = iota // decode's leg itself
-	toProxy          // httputil.ReverseProxy before it
-	toFloor          // both legs, spliced in Go, nothing checked
-	toGateway        // the gateway before both legs
-	targets
+	byP50  measure = "p50"
+	byRate measure = "rate"
+	byCPU  measure = "cpu" // for each request
 )
 
-// targetName names a target in a figure.
-func targetName(t int) string {
-	return [targets]string{"direct", "bare Go reverse proxy", "two bare Go legs", "gateway"}[t]
-}
-
-// site is the servers of the comparison, each a process of its own.
-type site struct {
-	legs   *child
-	server [targets]*child // none is direct's own
-	target [targets]struct{ small, stream, large target }
-}
-
-// newSite starts them. large is the size of a large prompt in bytes.
-func newSite(ctx context.Context, s settings, name string, l looks, large int) (*site, error) {
-	x := &site{}
-	var err error
-	if x.legs, err = startChild(ctx, served{Role: "legs", Looks: l}); err != nil {
-		return nil, err
-	}
-	legURL := func(i int) string { return (&url.URL{Scheme: "http", Host: x.legs.Addrs[i]}).String() }
-	for t, role := range [...]string{toProxy: "proxy", toFloor: "floor", toGateway: "gateway"} {
-		addr, key := x.legs.Addrs[1], ""
-		if role != "" {
-			c := served{Role: role, Prefill: legURL(0), Decode: legURL(1)}
-			if s.profile != "" {
-				c.Profile = filepath.Join(s.profile, name+"-"+role+".pprof")
-			}
-			if x.server[t], err = startChild(ctx, c); err != nil {
-				return nil, errors.Join(err, x.stop())
-			}
-			addr, key = x.server[t].Addrs[0], x.server[t].Key
-		}
-		x.target[t].small = post(addr, key, chat("Which way is it from here to the harbour?", whole))
-		x.target[t].stream = post(addr, key, chat("Which way is it from here to the harbour?", streamed))
-		x.target[t].large = post(addr, key, chat(strings.Repeat("0123456789abcde ", large/16), whole))
-	}
-	return x, nil
-}
-
-// chat is the body of a request.
-func chat(prompt string, m mode) []byte {
-	stream := ""
-	if m == streamed {
-		stream = `"stream":true,"stream_options":{"include_usage":true},`
-	}
-	return fmt.Appendf(nil, `{"model":"recall",%s"max_tokens":64,"messages":[{"role":"user","content":"%s"}]}`, stream, prompt)
-}
-
-// stop ends every process.
-func (x *site) stop() error {
-	var all []error
-	for _, c := range append(x.server[:], x.legs) {
-		if c != nil {
-			all = append(all, c.stop())
-		}
-	}
-	return errors.Join(all...)
-}
-
-// cpu is what the server of a target has used; direct has none of its own.
-func (x *site) cpu(t int) (time.Duration, error) {
-	if x.server[t] == nil {
-		return 0, nil
-	}
-	u, err := x.server[t].used()
-	return u.CPU, err
-}
-
-// sample is one window of a load at one target.
-type sample struct {
-	window
-	cpu time.Duration // of the server, for each request
-}
-
-// loadLimit is how long one kind of load may take.
-const loadLimit = 15 * time.Second
-
-// kind is one kind of load.
-type kind struct {
-	conns, requests int
-	ends            string // how an answer ends
-	of              func(*site, int) target
-}
-
-// measure runs rounds of a load at every target in turn.
-func (x *site) measure(ctx context.Context, rounds int, k kind) (got [targets][]sample, err error) {
-	err = repeat(ctx, rounds, loadLimit, func(round int) error {
-		for i := range targets {
-			t := (i + round) % targets
-			before, err := x.cpu(t)
-			if err != nil {
-				return err
-			}
-			w, err := k.of(x, t).load(k.conns, k.requests, k.ends)
-			if err != nil {
-				return fmt.Errorf("bench: %s: %w", targetName(t), err)
-			}
-			after, err := x.cpu(t)
-			if err != nil {
-				return err
-			}
-			got[t] = append(got[t], sample{w, (after - before) / time.Duration(k.requests+k.conns)})
-		}
-		return nil
-	})
-	return got, err
-}
+// largeSize is a large prompt, in bytes.
+const largeSize = 4 << 20
 
 // Ends of answers.
 const (
@@ -133,193 +48,298 @@ const (
 	endsStream = "data: [DONE]\n\n"
 )
 
-// small is a short chat, streamed or not.
-func small(m mode) func(*site, int) target {
-	return func(x *site, t int) target {
-		if m == streamed {
-			return x.target[t].stream
+// chat is the body of a request.
+func chat(prompt string, m mode) []byte {
+	stream := ""
+	if m == streamed {
+		stream = `"stream":true,"stream_options":{"include_usage":true},`
+	}
+	return fmt.Appendf(nil, `{"model":%q,%s"max_tokens":64,"messages":[{"role":"user","content":"%s"}]}`, servedModel, stream, prompt)
+}
+
+func shortBody() []byte  { return chat("Which way is it from here to the harbour?", whole) }
+func streamBody() []byte { return chat("Which way is it from here to the harbour?", streamed) }
+func largeBody() []byte  { return chat(strings.Repeat("0123456789abcde ", largeSize/16), whole) }
+
+// rows lists the comparisons. DESIGN, budgets: each is a ratio in the same run.
+func rows() []row {
+	const few, some, many = 3, 20, 50
+	all := []row{
+		{id: "c1", title: "a short chat, one at a time", body: shortBody, conns: 1, ends: endsJSON, least: many, judged: byP50, base: nameProxy},
+		{id: "c16", title: "short chats, 16 at a time", body: shortBody, conns: 16, ends: endsJSON, least: many, judged: byRate, base: nameProxy},
+		{id: "stream", title: "a stream of 32 events, one at a time", body: streamBody, conns: 1, ends: endsStream, least: some, judged: byP50, base: nameDirect},
+		{id: "large", title: "a prompt of 4 MB, one at a time", body: largeBody, conns: 1, ends: endsJSON, least: few, judged: byP50, base: nameProxy, large: true},
+	}
+	budgets := map[string]*budget{
+		"plain_c1": {atMost, 1, 0.85}, "pd_c1": {atMost, 1.3, 1.1},
+		"plain_c16": {atLeast, 1, 1.2}, "pd_c16": {atLeast, 0.6, 0.75},
+		"plain_stream": {atMost, 1.8, 1.4}, "pd_stream": {atMost, 1.8, 1.4},
+		"pd_large": {atMost, 1.4, 1.2},
+	}
+	var out []row
+	for _, r := range all {
+		for _, way := range [...]route{plainRoute, pdRoute} {
+			r := r
+			r.route, r.id = way, string(way)+"_"+r.id
+			r.budget = budgets[r.id]
+			out = append(out, r)
 		}
-		return x.target[t].small
 	}
+	return out
 }
 
-// gatewayLoad compares the gateway's PD route with what else can stand before the
-// same two legs.
-func gatewayLoad(ctx context.Context, s settings) (figures []figure, err error) {
-	x, err := newSite(ctx, s, "small", looksAtHead, 16)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, x.stop()) }()
-	rounds := s.count(11)
-	if _, err := x.measure(ctx, 1, kind{16, s.count(1000), endsJSON, small(whole)}); err != nil { // warm
-		return nil, err
-	}
-	one, err := x.measure(ctx, rounds, kind{1, s.count(500), endsJSON, small(whole)})
-	if err != nil {
-		return nil, err
-	}
-	many, err := x.measure(ctx, rounds, kind{16, s.count(3200), endsJSON, small(whole)})
-	if err != nil {
-		return nil, err
-	}
-	figures = append(figures, latencies("gateway.c1", "p50 at concurrency 1, PD route", one)...)
-	figures = append(figures, rateFigures(many)...)
-	figures = append(figures, cpuFigures("gateway.c1_cpu", "cpu for a request at concurrency 1", microseconds, one)...)
-	figures = append(figures, cpuFigures("gateway.c16_cpu", "cpu for a request at concurrency 16", microseconds, many)...)
-	return figures, nil
+// sample is one window of a load at one contender. What is not known is NaN.
+type sample struct {
+	p50, rate, cpu float64 // ns, requests a second, ns for each request
 }
 
-// streamLoad is the same with streams of 32 events.
-func streamLoad(ctx context.Context, s settings) (figures []figure, err error) {
-	x, err := newSite(ctx, s, "stream", looksAtHead, 16)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, x.stop()) }()
-	k := kind{1, s.count(200), endsStream, small(streamed)}
-	if _, err := x.measure(ctx, 1, k); err != nil { // warm
-		return nil, err
-	}
-	got, err := x.measure(ctx, s.count(15), k)
-	if err != nil {
-		return nil, err
-	}
-	return append(streams(got), cpuFigures("stream.cpu", "cpu for a stream of 32 events", microseconds, got)...), nil
+func (s sample) of(m measure) float64 {
+	return map[measure]float64{byP50: s.p50, byRate: s.rate, byCPU: s.cpu}[m]
 }
 
-// largeSize is a large prompt, in bytes.
-const largeSize = 4 << 20
+// Sizes of the comparison: rounds, and how long a window is.
+const (
+	gatewayRounds = 11
+	windowTime    = 300 * time.Millisecond
+	gatewayTime   = 20 * time.Minute // on the busiest machine
+	rowTime       = time.Minute      // after which a row has no more rounds
+)
 
-// largeLoad is a prompt of 4 MB, before processes that have seen nothing else:
-// first with legs that parse it, as engines do, then with legs that do not, so
-// that the way there is all that is seen.
-func largeLoad(ctx context.Context, s settings) ([]figure, error) {
-	parsed, err := largeOver(ctx, s, looksAtAll, func(x *site, got [targets][]sample) ([]figure, error) {
-		i := over(got, toGateway, toProxy, p50)
-		return []figure{
-			newFigure("large.p50_proxy", "p50 of a 4 MB prompt, PD route, legs parse it", ratio, i).
-				against(targetName(toProxy)).held(budget{atMost, 1.4, 1.2}, i, nil),
-			newFigure("large.p50_floor", "the same", ratio, over(got, toGateway, toFloor, p50)).against(targetName(toFloor)),
-			newFigure("large.floor_proxy", "the same, two bare Go legs", ratio, over(got, toFloor, toProxy, p50)).against(targetName(toProxy)),
-		}, nil
+// gatewayLoad compares the gateway with everything else that can stand before the same
+// workers, row by row. Each row has fresh processes; in each round everybody has a turn,
+// in another order.
+func gatewayLoad(ctx context.Context, s settings) (found, error) {
+	var f found
+	for _, r := range rows() {
+		if s.only != "" && !slices.Contains(strings.Split(s.only, ","), r.id) {
+			continue
+		}
+		fmt.Fprintf(s.says, "  %s: %s, %s ...\n", r.id, r.title, r.route)
+		if err := r.measure(ctx, s, &f); err != nil {
+			return f, fmt.Errorf("%s: %w", r.id, err)
+		}
+	}
+	return f, nil
+}
+
+// measure runs the row and adds what it found.
+func (r *row) measure(ctx context.Context, s settings, f *found) (err error) {
+	x, err := s.set(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.strike()) }()
+	window := span{time.Duration(float64(windowTime) * min(1, s.scale)), max(1, int(float64(r.least)*min(1, s.scale)))}
+	for _, c := range slices.Clone(x.stands) { // warm
+		if err := x.turn(c, window); err != nil {
+			return err
+		}
+		c.samples = nil
+	}
+	order := rand.New(rand.NewPCG(uint64(len(x.stands)), 0x9e3779b97f4a7c15))
+	err = repeat(ctx, s.count(gatewayRounds), rowTime, func(int) error {
+		// A drawn order: in a fixed one everybody would always run after the same neighbour.
+		turns := slices.Clone(x.stands)
+		for _, i := range order.Perm(len(turns)) {
+			if err := x.turn(turns[i], window); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	bare, err := largeOver(ctx, s, looksAtHead, largeCosts)
-	return append(parsed, bare...), err
+	r.read(x, f)
+	if s.profile != "" {
+		return x.profileOurs(ctx)
+	}
+	return nil
 }
 
-// largeOver measures with legs of one kind.
-func largeOver(ctx context.Context, s settings, l looks, read func(*site, [targets][]sample) ([]figure, error)) (figures []figure, err error) {
-	x, err := newSite(ctx, s, "large-"+string(l), l, largeSize)
+// turn is one window at one contender. One of others that fails is left out from now on.
+func (x *stage) turn(c *standing, w span) error {
+	before, known := c.cpu()
+	got, err := c.to.load(x.row.conns, w, x.row.ends)
 	if err != nil {
-		return nil, err
+		if i := slices.IndexFunc(contenders(), func(k contender) bool { return k.name == c.name }); contenders()[i].ownName() {
+			return fmt.Errorf("bench: %s: %w: %s", c.name, err, c.tail())
+		}
+		x.drop(c.name, err)
+		return nil
 	}
-	defer func() { err = errors.Join(err, x.stop()) }()
-	k := kind{1, s.count(16), endsJSON, func(x *site, t int) target { return x.target[t].large }}
-	got, err := x.measure(ctx, s.count(7), k)
-	if err != nil {
-		return nil, err
+	s := sample{p50: float64(got.p50), rate: got.rate, cpu: math.NaN()}
+	if after, still := c.cpu(); known && still && len(c.pids) > 0 {
+		s.cpu = float64(after-before) / float64(got.calls)
 	}
-	return read(x, got)
+	c.samples = append(c.samples, s)
+	return nil
 }
 
-// largeCosts is what the servers themselves used.
-func largeCosts(x *site, got [targets][]sample) ([]figure, error) {
-	figures := []figure{
-		newFigure("large.p50_bare_proxy", "p50 of a 4 MB prompt, PD route, legs only read it", ratio, over(got, toGateway, toProxy, p50)).against(targetName(toProxy)),
-		newFigure("large.p50_bare_floor", "the same", ratio, over(got, toGateway, toFloor, p50)).against(targetName(toFloor)),
+// cpu is what all processes of a contender have used.
+func (c *standing) cpu() (sum time.Duration, known bool) {
+	for _, pid := range c.pids {
+		t, ok := cpuOf(pid)
+		if !ok {
+			return 0, false
+		}
+		sum += t
 	}
-	figures = append(figures, cpuFigures("large.cpu", "cpu for a 4 MB prompt", milliseconds, got)...)
-	last := &figures[len(figures)-1]
-	*last = last.held(budget{atMost, 8, 5}, spent(got[toGateway], milliseconds), nil)
-	for t := toProxy; t < targets; t++ {
-		u, err := x.server[t].used()
-		if err != nil {
-			return nil, err
-		}
-		mb := bootstrap(nil)
-		if u.RSSKnown {
-			mb = exactly(float64(u.PeakRSS) / 1e6)
-		}
-		f := newFigure("large.rss_"+short(t), "peak RSS after 4 MB prompts, "+targetName(t), megabytes, mb)
-		if t == toGateway {
-			f = f.held(budget{atMost, 40, 25}, mb, nil)
-		}
-		figures = append(figures, f)
-	}
-	return figures, nil
+	return sum, true
 }
 
-// short names a target in an id.
-func short(t int) string { return [targets]string{"direct", "proxy", "floor", "gateway"}[t] }
+// peakRSS is the most memory that its processes had, in bytes, added up.
+func (c *standing) peakRSS() float64 {
+	sum := 0.0
+	for _, pid := range c.pids {
+		n, ok := kilobytes(field(fmt.Sprintf("/proc/%d/status", pid), "VmHWM", ":"))
+		if !ok {
+			return math.NaN()
+		}
+		sum += float64(n)
+	}
+	if len(c.pids) == 0 {
+		return math.NaN()
+	}
+	return sum
+}
 
-func p50(s sample) float64  { return float64(s.p50) }
-func rate(s sample) float64 { return s.rate }
+// find is the contender of that name, or nil.
+func (x *stage) find(name string) *standing {
+	i := slices.IndexFunc(x.stands, func(s *standing) bool { return s.name == name })
+	if i < 0 {
+		return nil
+	}
+	return x.stands[i]
+}
 
-// over is what target a has of target b, round by round.
-func over(got [targets][]sample, a, b int, of func(sample) float64) interval {
+// over is what a has of b, round by round.
+func over(a, b *standing, m measure) interval {
 	var ratios []float64
-	for i := range got[a] {
-		ratios = append(ratios, of(got[a][i])/of(got[b][i]))
+	for i := range min(len(a.samples), len(b.samples)) {
+		ratios = append(ratios, a.samples[i].of(m)/b.samples[i].of(m))
 	}
 	return bootstrap(ratios)
 }
 
-// spent is a server's processor time for each request.
-func spent(all []sample, u unit) interval {
-	scale := map[unit]float64{microseconds: 1e3, milliseconds: 1e6}[u]
-	var x []float64
-	for _, s := range all {
-		x = append(x, float64(s.cpu)/scale)
+// values are the samples of a contender in the unit of the tables.
+func (c *standing) values(m measure, scale float64) []float64 {
+	var out []float64
+	for _, s := range c.samples {
+		if v := s.of(m); !math.IsNaN(v) {
+			out = append(out, v/scale)
+		}
 	}
-	return bootstrap(x)
+	return out
 }
 
-func cpuFigures(id, what string, u unit, got [targets][]sample) (figures []figure) {
-	for t := toProxy; t < targets; t++ {
-		figures = append(figures, newFigure(id+"_"+short(t), what+", "+targetName(t), u, spent(got[t], u)))
+// unitOf is the unit of a measure in this row, and what to divide by.
+func (r *row) unitOf(m measure) (unit, float64) {
+	switch {
+	case m == byRate:
+		return perSecond, 1
+	case r.large:
+		return milliseconds, 1e6
 	}
-	return figures
+	return microseconds, 1e3
 }
 
-func latencies(id, what string, got [targets][]sample) (figures []figure) {
-	i := over(got, toGateway, toProxy, p50)
-	figures = append(figures, newFigure(id+"_p50_proxy", what, ratio, i).against(targetName(toProxy)).held(budget{atMost, 1.3, 1.1}, i, nil))
-	for _, t := range [...]int{toFloor, toDirect} {
-		figures = append(figures, newFigure(id+"_p50_"+short(t), what, ratio, over(got, toGateway, t, p50)).against(targetName(t)))
+// read makes cells of all contenders, and figures of ours.
+func (r *row) read(x *stage, f *found) {
+	for name, why := range x.missing {
+		f.leaveOut(name, why)
 	}
-	figures = append(figures, newFigure(id+"_floor_proxy", "p50 of two bare Go legs", ratio, over(got, toFloor, toProxy, p50)).against(targetName(toProxy)))
-	var us []float64
-	for _, s := range got[toGateway] {
-		us = append(us, float64(s.p50)/1e3)
+	base := x.find(r.base)
+	for _, c := range x.stands {
+		for _, m := range [...]measure{byP50, byRate, byCPU} {
+			if m == byCPU && len(c.pids) == 0 {
+				continue
+			}
+			u, scale := r.unitOf(m)
+			f.Cells = append(f.Cells, newCell(r, c.name, string(m), u, c.values(m, scale)).over(r.base, over(c, base, m)))
+		}
+		if len(c.pids) > 0 {
+			f.Cells = append(f.Cells, newCell(r, c.name, "rss", megabytes, []float64{c.peakRSS() / 1e6}))
+		}
 	}
-	return append(figures, newFigure(id+"_p50", what, microseconds, bootstrap(us)))
+	ours, control := x.find(nameOurs), over(x.find(nameAgain), x.find(nameDirect), r.judged)
+	what := measureWords(string(r.judged)) + " of " + r.title + ", " + routeWords(r.route)
+	i := over(ours, base, r.judged)
+	main := newFigure("gateway."+r.id+"_"+string(r.judged), what, ratio, i).against(r.base).checked(control)
+	if r.budget != nil {
+		main = main.held(*r.budget, i, blur(control, i))
+	}
+	f.Figures = append(f.Figures, main)
+	if r.route != pdRoute || !r.large {
+		return
+	}
+	cpu, rss := bootstrap(ours.values(byCPU, 1e6)), bootstrap(nil)
+	if peak := ours.peakRSS(); !math.IsNaN(peak) {
+		rss = exactly(peak / 1e6)
+	}
+	f.Figures = append(f.Figures,
+		newFigure("gateway.pd_large_cpu", "cpu of the gateway for a prompt of 4 MB, "+routeWords(r.route), milliseconds, cpu).held(budget{atMost, 8, 5}, cpu, nil),
+		newFigure("gateway.pd_large_rss", "its peak RSS", megabytes, rss).held(budget{atMost, 40, 25}, rss, nil))
 }
 
-func rateFigures(got [targets][]sample) (figures []figure) {
-	const what = "requests a second at concurrency 16, PD route"
-	i := over(got, toGateway, toProxy, rate)
-	figures = append(figures, newFigure("gateway.c16_rate_proxy", what, ratio, i).against(targetName(toProxy)).held(budget{atLeast, 0.6, 0.75}, i, nil))
-	for _, t := range [...]int{toFloor, toDirect} {
-		figures = append(figures, newFigure("gateway.c16_rate_"+short(t), what, ratio, over(got, toGateway, t, rate)).against(targetName(t)))
+// routeWords is a route in words.
+func routeWords(r route) string {
+	if r == pdRoute {
+		return "PD route"
 	}
-	figures = append(figures, newFigure("gateway.c16_floor_proxy", "requests a second of two bare Go legs", ratio, over(got, toFloor, toProxy, rate)).against(targetName(toProxy)))
-	var persec []float64
-	for _, s := range got[toGateway] {
-		persec = append(persec, s.rate)
-	}
-	return append(figures, newFigure("gateway.c16_rate", what, perSecond, bootstrap(persec)))
+	return "plain route"
 }
 
-func streams(got [targets][]sample) (figures []figure) {
-	const what = "p50 of a stream of 32 events, kept-alive connection"
-	i := over(got, toGateway, toDirect, p50)
-	figures = append(figures, newFigure("stream.p50_direct", what, ratio, i).against(targetName(toDirect)).held(budget{atMost, 1.8, 1.4}, i, nil))
-	for _, t := range [...]int{toProxy, toFloor} {
-		figures = append(figures, newFigure("stream.p50_"+short(t)+"_direct", what+", "+targetName(t), ratio, over(got, t, toDirect, p50)).against(targetName(toDirect)))
+// measureWords is a measure in words.
+func measureWords(m string) string {
+	return map[string]string{"p50": "p50", "rate": "requests a second", "cpu": "processor time of a request"}[m]
+}
+
+// blur is what a ratio near i may differ by although nothing differs: the control is
+// direct against direct.
+func blur(control, i interval) *interval {
+	return &interval{value: (control.value - 1) * i.value, low: (control.low - 1) * i.value, high: (control.high - 1) * i.value, n: control.n}
+}
+
+// profileTime is how long a profile is, in seconds.
+const profileTime = 8
+
+// profileOurs loads the gateway of this row again, and keeps a profile of the processor
+// that it makes of itself meanwhile, and one of all that it allocated.
+func (x *stage) profileOurs(ctx context.Context) error {
+	c := x.find(nameOurs)
+	loaded := make(chan error, 1)
+	go func() {
+		_, err := c.to.load(x.row.conns, span{time: (profileTime + 1) * time.Second}, x.row.ends)
+		loaded <- err
+	}()
+	base := "http://" + at(c.admin) + "/debug/pprof/"
+	err := fetch(ctx, fmt.Sprintf("%sprofile?seconds=%d", base, profileTime), filepath.Join(x.profile, x.row.id+".pprof"))
+	if err == nil {
+		err = fetch(ctx, base+"allocs", filepath.Join(x.profile, x.row.id+"-allocs.pprof"))
 	}
-	return figures
+	return errors.Join(err, <-loaded)
+}
+
+// fetch writes what a URL answers to a file.
+func fetch(ctx context.Context, url, file string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	t := &http.Transport{DisableKeepAlives: true}
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("bench: the gateway gives no profile: %s", resp.Status)
+	}
+	to, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, resp.Body)
+	return errors.Join(err, to.Close())
 }

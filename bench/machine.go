@@ -56,10 +56,6 @@ func kilobytes(s string) (int64, bool) {
 	return n << 10, err == nil
 }
 
-// peakRSS is the most memory that this process had, in bytes. It is read from
-// /proc and not from getrusage, which takes the parent's over at exec.
-func peakRSS() (int64, bool) { return kilobytes(field("/proc/self/status", "VmHWM", ":")) }
-
 // tick is the unit of /proc/stat.
 const tick = 10 * time.Millisecond
 

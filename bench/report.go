@@ -31,7 +31,7 @@ type section struct {
 	What    string   `json:"what"`
 	Elapsed int64    `json:"elapsed_ms"`
 	Others  *float64 `json:"other_processes_percent"` // of all processors, meanwhile
-	Figures []figure `json:"figures"`
+	found
 }
 
 func newReport(command string) *report {
@@ -41,7 +41,7 @@ func newReport(command string) *report {
 func (r *report) finish() { r.Elapsed = time.Since(r.Started).Milliseconds() }
 
 // deliver writes the table to out, and the files that were asked for.
-func (r *report) deliver(out io.Writer, jsonTo, folder string) error {
+func (r *report) deliver(out io.Writer, jsonTo, folder, docs string) error {
 	if err := r.table(out); err != nil {
 		return err
 	}
@@ -52,6 +52,11 @@ func (r *report) deliver(out io.Writer, jsonTo, folder string) error {
 	data = append(data, '\n')
 	if jsonTo != "" {
 		if err := os.WriteFile(jsonTo, data, 0o644); err != nil {
+			return err
+		}
+	}
+	if docs != "" {
+		if err := r.page(docs); err != nil {
 			return err
 		}
 	}
@@ -102,7 +107,7 @@ const quietShare = 3
 // cells are a figure's columns: what, value, interval, control, budget, verdict.
 func (f *figure) cells() [6]string {
 	number := f.Unit.number
-	if f.Control != nil { // a difference
+	if f.Control != nil && f.Unit == percent { // a difference
 		number = signed(f.Unit)
 	}
 	c := [6]string{f.What, number(f.Value)}
@@ -181,9 +186,30 @@ func (r *report) table(out io.Writer) error {
 		if err := w.Flush(); err != nil {
 			return err
 		}
+		if err := s.compared(out); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintf(out, "\n%s\nwhole run: %.0f s\n", r.summary(), float64(r.Elapsed)/1000)
 	return err
+}
+
+// compared prints the comparison with others for a terminal.
+func (s *section) compared(out io.Writer) error {
+	for _, r := range byRow(s.Cells) {
+		fmt.Fprintf(out, "\n%s: %s, %s, ratio of %s to %s\n", r.id, r.title, r.route, r.judged(), r.against())
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		for _, line := range r.table() {
+			fmt.Fprintln(w, strings.Join(line, "\t"))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	for _, a := range s.Absent {
+		fmt.Fprintf(out, "!! not compared: %s: %s\n", a.Target, a.Why)
+	}
+	return nil
 }
 
 // summary counts the verdicts.
@@ -219,6 +245,26 @@ func (r *report) markdown(out io.Writer) {
 		for _, n := range notes {
 			fmt.Fprintf(out, "\n%s\n", upper(n))
 		}
+		s.markdown(out, "###")
+	}
+}
+
+// markdown writes the comparison with others, below titles of that depth.
+func (s *section) markdown(out io.Writer, depth string) {
+	for _, r := range byRow(s.Cells) {
+		fmt.Fprintf(out, "\n%s %s, %s\n\nRatio: %s, to %s.\n\n", depth, upper(r.title), routeWords(r.route), measureWords(r.judged()), r.against())
+		for i, line := range r.table() {
+			fmt.Fprintf(out, "| %s |\n", strings.Join(line, " | "))
+			if i == 0 {
+				fmt.Fprintf(out, "|%s\n", strings.Repeat("---|", len(line)))
+			}
+		}
+	}
+	for i, a := range s.Absent {
+		if i == 0 {
+			fmt.Fprintln(out)
+		}
+		fmt.Fprintf(out, "- **Not compared: %s**: %s\n", a.Target, strings.ReplaceAll(a.Why, "|", "/"))
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/xml"
+	"errors"
 	"flag"
 	"io"
 	"math"
@@ -34,24 +36,44 @@ func sampleReport() *report {
 		Schema: schema, Command: "go run ./bench", Started: time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC), Elapsed: 1500,
 		Machine: machine{CPU: "a processor", Cores: 2, MemoryBytes: &memory, OS: "linux", Arch: "amd64", Go: "go1.26.8", LoadBefore: &load},
 		Scenarios: []section{
-			{Name: "guards", What: "on against off", Elapsed: 1000, Others: &others, Figures: []figure{
+			{Name: "guards", What: "on against off", Elapsed: 1000, Others: &others, found: found{Figures: []figure{
 				pairedFigure("guards.decode_cpu", "decode throughput", paired{loss, control}).held(throughputBudget(), loss, &control),
-			}},
-			{Name: "gateway", What: "small requests", Elapsed: 500, Figures: []figure{
-				newFigure("gateway.c1_p50_proxy", "p50", ratio, ratioTo).against("bare Go reverse proxy").held(budget{atMost, 1.3, 1.1}, ratioTo, nil),
+			}}},
+			{Name: "gateway", What: "small requests", Elapsed: 500, found: found{Figures: []figure{
+				newFigure("gateway.plain_c1_p50", "p50", ratio, ratioTo).against(nameProxy).checked(interval{value: 1, low: 0.99, high: 1.01, n: 7}).held(budget{atMost, 1.3, 1.1}, ratioTo, nil),
 				newFigure("gateway.c1_cpu_gateway", "cpu for a request", microseconds, unknown).held(budget{atMost, 8, 5}, unknown, nil).note("Of nothing."),
 				newFigure("large.rss_gateway", "peak RSS", megabytes, exactly(30)).held(budget{atMost, 40, 25}, exactly(30), nil),
 				newFigure("gateway.c16_rate", "requests a second", perSecond, interval{value: 12345.6, low: 12000, high: 13000, n: 3}),
-			}},
+			}, Cells: sampleCells(), Absent: []absence{{nameNginx, "no nginx is installed"}}}},
 		},
 	}
 }
 
+// sampleCells has what a row can have: cells with and without a ratio, a measure that
+// somebody has not, one that is not known, and a bar that is too long.
+func sampleCells() []cell {
+	var all []cell
+	for _, r := range rows()[:3] {
+		u, scale := r.unitOf(byP50)
+		for i, name := range []string{nameDirect, nameProxy, nameSMG, nameOurs} {
+			x := float64(i+1) * 1e5 / scale
+			at := interval{value: float64(i*i*i) / 2, low: 0.4, high: 13, n: 3}
+			all = append(all,
+				newCell(&r, name, "p50", u, []float64{x * 2, x, x * 3}).over(r.base, at),
+				newCell(&r, name, "rate", perSecond, []float64{1e6 / x, 2e6 / x, 3e6 / x}).over(r.base, at))
+			if name != nameDirect {
+				all = append(all, newCell(&r, name, "cpu", u, []float64{x}), newCell(&r, name, "rss", megabytes, []float64{math.NaN()}))
+			}
+		}
+	}
+	return all
+}
+
 // TestGolden holds the forms of bulkhead.bench/v1 and of latest.md.
 func TestGolden(t *testing.T) {
-	folder := t.TempDir()
-	var table bytes.Buffer
-	if err := sampleReport().deliver(&table, "", folder); err != nil {
+	folder, docs := t.TempDir(), t.TempDir()
+	var table, chart bytes.Buffer
+	if err := sampleReport().deliver(&table, "", folder, docs); err != nil {
 		t.Fatal(err)
 	}
 	golden := func(name string, got []byte) {
@@ -78,6 +100,23 @@ func TestGolden(t *testing.T) {
 		}
 		golden(strings.Replace(name, ".", ".golden.", 1), got)
 	}
+	for file, name := range map[string]string{"benchmarks.md": "benchmarks.golden.md", chartFile: "gateway.golden.svg"} {
+		got, err := os.ReadFile(filepath.Join(docs, filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(name, got)
+		if name == "gateway.golden.svg" {
+			chart.Write(got)
+		}
+	}
+	for d := xml.NewDecoder(&chart); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("the chart is no XML: %v", err)
+		}
+	}
 }
 
 // TestProgram runs the program on its smallest scenario and reads what it wrote.
@@ -86,7 +125,7 @@ func TestProgram(t *testing.T) {
 	file := filepath.Join(folder, "report.json")
 	var out bytes.Buffer
 	args := []string{"-quick", "-8k=false", "-json", file, "-out", filepath.Join(folder, "results"), "-profile", filepath.Join(folder, "profiles"), "share"}
-	if err := bench(context.Background(), args, &out, io.Discard); err != nil {
+	if err := bench(context.Background(), args, nil, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(file)
@@ -119,14 +158,14 @@ func TestProgram(t *testing.T) {
 }
 
 func TestProgramRefuses(t *testing.T) {
-	for _, args := range [][]string{{"nothing"}, {"-nothing"}, {"-profile", "/dev/null/x", "share"}} {
-		if err := bench(context.Background(), args, io.Discard, io.Discard); err == nil {
+	for _, args := range [][]string{{"nothing"}, {"-nothing"}, {"-rows", "nothing", "gateway"}, {"-bulkhead", "/dev/null", "-routers=false", "-quick", "-rows", "plain_c1", "gateway"}, {"-profile", "/dev/null/x", "share"}} {
+		if err := bench(context.Background(), args, nil, io.Discard, io.Discard); err == nil {
 			t.Errorf("%q was accepted", args)
 		}
 	}
 	ended, end := context.WithCancel(context.Background())
 	end()
-	if err := bench(ended, []string{"-quick", "share"}, io.Discard, io.Discard); err == nil {
+	if err := bench(ended, []string{"-quick", "share"}, nil, io.Discard, io.Discard); err == nil {
 		t.Error("it went on after its context had ended")
 	}
 }

@@ -5,7 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,46 +132,70 @@ func TestWays(t *testing.T) {
 	broken.close()
 }
 
-// TestSite holds that each target answers each kind of request in full: what is
-// compared is the same work.
-func TestSite(t *testing.T) {
-	for _, l := range []looks{looksAtHead, looksAtAll} {
-		x, err := newSite(t.Context(), settings{}, "test", l, 1<<20)
+// TestStage holds that each contender of this project answers each kind of request in
+// full: what is compared is the same work.
+func TestStage(t *testing.T) {
+	dir := t.TempDir()
+	programs, err := find(t.Context(), dir, "", withoutRouters, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"plain_c1", "pd_c1"} {
+		all := rows()
+		r := &all[slices.IndexFunc(all, func(r row) bool { return r.id == id })]
+		x, err := settings{scale: 1, foreign: programs, says: io.Discard}.set(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for to := range targets {
-			for name, c := range map[string]struct {
-				target target
+		for _, name := range []string{nameSGLang, nameSMG, nameVLLM} {
+			if x.find(name) != nil || x.missing[name] == "" {
+				t.Errorf("%s was not asked for, and nobody says that it is not there", name)
+			}
+		}
+		if want := 4 + len(programs.Programs)*len(r.only(plainRoute)) + len(r.only(pdRoute)); len(x.stands) != want {
+			t.Errorf("%s: %d contenders, want %d: missing %v", id, len(x.stands), want, x.missing)
+		}
+		for _, c := range x.stands {
+			for name, k := range map[string]struct {
+				body   []byte
 				events int
-			}{"small": {x.target[to].small, 0}, "stream": {x.target[to].stream, streamEvents}, "large": {x.target[to].large, 0}} {
-				call, err := c.target.dial()
+			}{"small": {shortBody(), 0}, "stream": {streamBody(), streamEvents}, "large": {largeBody(), 0}} {
+				call, err := post(c.addr, c.key, k.body).dial()
 				if err != nil {
 					t.Fatal(err)
 				}
 				if err := call.call(); err != nil {
-					t.Fatalf("%s, %s: %v", targetName(to), name, err)
+					t.Fatalf("%s, %s, %s: %v", id, c.name, name, err)
 				}
 				_ = call.conn.Close()
-				checkAnswer(t, targetName(to)+", "+name, call.body, c.events)
+				checkAnswer(t, c.name+", "+name, call.body, k.events)
 			}
-			if x.server[to] == nil {
-				continue
+			if err := x.turn(c, span{calls: 40}); err != nil || len(c.samples) != 1 || c.samples[0].p50 <= 0 || c.samples[0].rate <= 0 {
+				t.Errorf("%s, %s: %+v, %v", id, c.name, c.samples, err)
 			}
-			u, err := x.server[to].used()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if runtime.GOOS == "linux" && (u.CPU <= 0 || !u.RSSKnown || u.PeakRSS < 1<<20) {
-				t.Errorf("%s used %+v", targetName(to), u)
+			own := c.name != nameDirect && c.name != nameAgain
+			if rss := c.peakRSS(); runtime.GOOS == "linux" && own != (c.samples[0].cpu > 0 && rss > 1<<20) {
+				t.Errorf("%s, %s used %v, %v bytes", id, c.name, c.samples[0].cpu, rss)
 			}
 		}
-		got, err := x.measure(t.Context(), 2, kind{2, 10, endsJSON, small(whole)})
-		if err != nil || len(got[toGateway]) != 2 || got[toDirect][0].p50 <= 0 {
-			t.Errorf("measure: %+v, %v", got, err)
+		var f found
+		r.read(x, &f)
+		if len(f.Figures) != 1 || f.Figures[0].Value == nil || f.Figures[0].Budget == nil || f.Figures[0].Control == nil {
+			t.Errorf("%s: figures %+v", id, f.Figures)
 		}
-		if err := x.stop(); err != nil {
-			t.Errorf("stop: %v", err)
+		if len(byRow(f.Cells)) != 1 || len(byRow(f.Cells)[0].targets) != len(x.stands) || len(f.Absent) < 3 {
+			t.Errorf("%s: %d cells, absent %v", id, len(f.Cells), f.Absent)
+		}
+		x.drop(nameOurs, errGone)
+		if x.find(nameOurs) != nil || x.missing[nameOurs] == "" {
+			t.Error("who was dropped is still there")
+		}
+		scratch := x.dir
+		if err := x.strike(); err != nil {
+			t.Errorf("strike: %v", err)
+		}
+		if _, err := os.Stat(scratch); err == nil {
+			t.Error("the scratch folder is still there")
 		}
 	}
 	if c, err := startChild(t.Context(), served{Role: "nobody"}); err == nil {
@@ -188,8 +218,66 @@ func checkAnswer(t *testing.T, name string, body []byte, events int) {
 			Prompt int `json:"prompt_tokens"`
 		}
 	}
-	if err := json.Unmarshal(body, &v); err != nil || len(v.Choices) != 1 || v.Choices[0].Message.Content != answerText || v.Usage.Prompt != 17 {
+	if err := json.Unmarshal(body, &v); err != nil || len(v.Choices) != 1 || v.Choices[0].Message.Content != answerText || v.Usage.Prompt != promptTokens {
 		t.Errorf("%s: %v, %.200s", name, err, body)
+	}
+}
+
+// only counts one for a row of that route.
+func (r *row) only(want route) []struct{} {
+	if r.route == want {
+		return make([]struct{}, 1)
+	}
+	return nil
+}
+
+// TestLeg holds what routers and the gateway look for in a worker.
+func TestLeg(t *testing.T) {
+	for role, want := range map[string]struct{ path, has string }{
+		legPrefill: {"/server_info", `"disaggregation_mode":"prefill"`},
+		legDecode:  {"/v1/models", `"owned_by":"sglang"`},
+		legPlain:   {"/v1/loads?include=core", `"loads":[`},
+	} {
+		l, err := newLeg(role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		get := func(path string) *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			l.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+			return w
+		}
+		if w := get(want.path); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want.has) {
+			t.Errorf("%s: %d %s", want.path, w.Code, w.Body)
+		}
+		if w := get("/health"); w.Code != http.StatusOK {
+			t.Errorf("/health: %d", w.Code)
+		}
+		if w := get("/version"); w.Code != http.StatusNotFound {
+			t.Errorf("/version: %d: smg takes it for vLLM", w.Code)
+		}
+		for name, body := range map[string]string{
+			"behind": `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 5000) + `"}],"rid":"abc","kv_transfer_params":{},"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}`,
+			"before": `{"rid":"abc","kv_transfer_params":{},"stream":true,"stream_options":{"continuous_usage_stats":true,"include_usage":true},"messages":[{"role":"user","content":"` + strings.Repeat("x", 5000) + `"}]}`,
+		} {
+			w := httptest.NewRecorder()
+			l.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(body)))
+			got := w.Body.String()
+			if role == legPrefill {
+				if !strings.Contains(got, `"id":"abc"`) || !strings.Contains(got, `"kv_transfer_params":{"do_remote_prefill":true`) || !json.Valid(w.Body.Bytes()) {
+					t.Errorf("%s, %s: %s", role, name, got)
+				}
+				continue
+			}
+			if strings.Count(got, `"id":"abc"`) != streamEvents-1 || strings.Count(got, `"usage"`) != streamEvents-3 || strings.Count(got, `"finish_reason":"stop"`) != 1 {
+				t.Errorf("%s, %s: %s", role, name, got)
+			}
+		}
+		w := httptest.NewRecorder()
+		l.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(`{"messages":[`)))
+		if w.Code != http.StatusBadRequest {
+			t.Errorf("half a request: %d", w.Code)
+		}
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package admit decides whether a request fits a pair of workers, before any of them
+// Package admit decides whether a request fits the engines that serve it, before any of them
 // is asked. The decision is a pure function of token counts and limits.
 //
 // It promises that nothing is cut to fit: a request is admitted as it is, refused with
@@ -35,8 +35,27 @@ func Min(a, b Tokens) Tokens {
 	return Known(min(a.n, b.n))
 }
 
-// Limits says what one pair of workers takes, in tokens. A pool is a capacity, not
-// what is free at the moment (G-2).
+// Basis says which limits must be known before anything is admitted.
+type Basis uint8
+
+const (
+	// Pools: all four. It is the zero value.
+	Pools Basis = iota
+	// WindowAlone: the window only, for a hosted model that has no pool to read. Whoever
+	// admits on it does not know whether the prompt fits, and must say so (G-2).
+	WindowAlone
+)
+
+// String returns the basis's name.
+func (b Basis) String() string {
+	if b == WindowAlone {
+		return "window alone"
+	}
+	return "pools"
+}
+
+// Limits says what one pair of workers takes, in tokens; a server without a second leg
+// is both of its workers. A pool is a capacity, not what is free at the moment (G-2).
 type Limits struct {
 	// Window is the advertised context length: prompt and answer together.
 	Window Tokens
@@ -46,12 +65,31 @@ type Limits struct {
 	DecodePrompt Tokens
 	// Decode is what the decode worker's pool holds: prompt and answer together.
 	Decode Tokens
+	// Basis says which of them must be known. Those that are known hold in any case.
+	Basis Basis
 }
 
 // Advertised is the number of tokens, prompt and answer together, that the pair serves
-// whatever their shares are. It is unknown if any limit is.
+// whatever their shares are. It is unknown if any limit is that must be known.
 func (l Limits) Advertised() Tokens {
-	return Min(Min(l.Window, l.Prefill), Min(l.DecodePrompt, l.Decode))
+	if l.Basis != WindowAlone {
+		return Min(Min(l.Window, l.Prefill), Min(l.DecodePrompt, l.Decode))
+	}
+	all := l.Window
+	for _, t := range [...]Tokens{l.Prefill, l.DecodePrompt, l.Decode} {
+		if t.known {
+			all = Min(all, t)
+		}
+	}
+	return all
+}
+
+// total is what prompt and answer may have together, over the limits that count.
+func (l Limits) total() Tokens {
+	if l.Basis == WindowAlone && !l.Decode.known {
+		return l.Window
+	}
+	return Min(l.Window, l.Decode)
 }
 
 // Request says what is known of a request, in tokens.
@@ -113,6 +151,8 @@ type Decision struct {
 	Output int64
 	// Limit is the limit that refuses.
 	Limit int64
+	// Basis is that of the limits on which the request was admitted.
+	Basis Basis
 }
 
 // Decide judges r against the limits of one pair. It decides on the bounds where they
@@ -173,13 +213,13 @@ func decide(n int64, r Request, l Limits) Decision {
 		return Decision{Outcome: LimitUnknown, Prompt: n}
 	}
 	if !asked {
-		total, _ := Min(l.Window, l.Decode).Value()
+		total, _ := l.total().Value()
 		want = min(r.Default, total-n)
 		if want <= 0 {
 			return Decision{Outcome: RefuseZero, Prompt: n}
 		}
 	}
-	return Decision{Outcome: Admit, Prompt: n, MaxTokens: want}
+	return Decision{Outcome: Admit, Prompt: n, MaxTokens: want, Basis: l.Basis}
 }
 
 // sum adds without wrapping round: an absurd number stays absurd.

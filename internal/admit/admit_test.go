@@ -111,19 +111,23 @@ func TestDecideBounds(t *testing.T) {
 func TestBoundsAgreeWithCounts(t *testing.T) {
 	limits := []Tokens{Unknown(), Known(0), Known(1), Known(3), Known(5)}
 	outputs := []Tokens{Unknown(), Known(0), Known(1), Known(2), Known(4)}
-	var admitted, refused, asked, unknown int
+	var admitted, refused, asked, unknown, alone int
 	for _, w := range limits {
 		for _, p := range limits {
 			for _, dp := range limits {
 				for _, d := range limits {
 					for _, out := range outputs {
 						l := Limits{Window: w, Prefill: p, DecodePrompt: dp, Decode: d}
-						for low := int64(0); low <= 6; low++ {
-							for high := low; high <= 6; high++ {
+						for i := range 2 * 49 {
+							l.Basis = Basis(i % 2)
+							if low, high := int64(i/2/7), int64(i/2%7); low <= high {
 								r := Request{Low: low, High: high, Output: out, Default: 2}
 								switch checkBounds(t, r, l) {
 								case Admit:
 									admitted++
+									if _, known := d.Value(); !known {
+										alone++
+									}
 								case NeedCount:
 									asked++
 								case LimitUnknown:
@@ -138,8 +142,8 @@ func TestBoundsAgreeWithCounts(t *testing.T) {
 			}
 		}
 	}
-	if admitted == 0 || refused == 0 || asked == 0 || unknown == 0 {
-		t.Fatalf("the world is too small: %d admitted, %d refused, %d asked, %d unknown", admitted, refused, asked, unknown)
+	if admitted == 0 || refused == 0 || asked == 0 || unknown == 0 || alone == 0 {
+		t.Fatalf("the world is too small: %d admitted, %d refused, %d asked, %d unknown, %d without a pool", admitted, refused, asked, unknown, alone)
 	}
 }
 
@@ -184,12 +188,18 @@ func checkExact(t *testing.T, n int64, r Request, l Limits, d Decision) {
 		}
 		return
 	}
-	w, a := l.Window.Value()
-	p, b := l.Prefill.Value()
-	dp, c := l.DecodePrompt.Value()
-	dt, e := l.Decode.Value()
-	if !a || !b || !c || !e {
-		t.Fatalf("admitted on an unknown limit: %+v", l)
+	w, known := l.Window.Value()
+	rest := [3]int64{}
+	for i, limit := range []Tokens{l.Prefill, l.DecodePrompt, l.Decode} {
+		n, ok := limit.Value()
+		if !ok {
+			n = math.MaxInt64
+		}
+		rest[i], known = n, known && (ok || l.Basis == WindowAlone)
+	}
+	p, dp, dt := rest[0], rest[1], rest[2]
+	if !known || d.Basis != l.Basis {
+		t.Fatalf("admitted on an unknown limit: %+v, %+v", l, d)
 	}
 	if n < 1 || d.MaxTokens < 1 || n > p || n > dp || n+d.MaxTokens > w || n+d.MaxTokens > dt {
 		t.Fatalf("%d admitted against %+v with %d", n, l, d.MaxTokens)
@@ -217,6 +227,40 @@ func TestAdvertised(t *testing.T) {
 	}
 	if _, ok := Min(Unknown(), Known(3)).Value(); ok {
 		t.Error("the minimum with an unknown number is unknown")
+	}
+}
+
+// TestWindowAlone is a hosted model, whose pool nobody can read.
+func TestWindowAlone(t *testing.T) {
+	l := Limits{Window: Known(1000), Basis: WindowAlone}
+	for _, tc := range []struct {
+		name string
+		r    Request
+		l    Limits
+		want Decision
+	}{
+		{"fits", exact(990, Known(10)), l, Decision{Outcome: Admit, Prompt: 990, MaxTokens: 10, Basis: WindowAlone}},
+		{"what is left", exact(990, Unknown()), l, Decision{Outcome: Admit, Prompt: 990, MaxTokens: 10, Basis: WindowAlone}},
+		{"over the window", exact(990, Known(11)), l, Decision{Outcome: RefuseWindow, Prompt: 990, Output: 11, Limit: 1000}},
+		{"a known limit holds", exact(900, Known(1)), Limits{Window: Known(1000), Prefill: Known(800), Basis: WindowAlone},
+			Decision{Outcome: RefusePrefill, Prompt: 900, Limit: 800}},
+		{"no window", exact(5, Known(1)), Limits{Basis: WindowAlone}, Decision{Outcome: LimitUnknown, Prompt: 5}},
+		{"the same where a pool is to be read", exact(5, Known(1)), Limits{Window: Known(1000)}, Decision{Outcome: LimitUnknown, Prompt: 5}},
+	} {
+		tc.want.Exact = true
+		if got := Decide(tc.r, tc.l); got != tc.want {
+			t.Errorf("%s: got %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+	if n, known := l.Advertised().Value(); !known || n != 1000 {
+		t.Errorf("advertised %d, %v", n, known)
+	}
+	l.Decode = Known(700)
+	if n, known := l.Advertised().Value(); !known || n != 700 {
+		t.Errorf("advertised %d, %v", n, known)
+	}
+	if Pools.String() == WindowAlone.String() {
+		t.Error("one name for two")
 	}
 }
 

@@ -10,15 +10,16 @@ import (
 	"strings"
 	"time"
 
+	"bulkhead.dev/bulkhead/internal/config"
 	"bulkhead.dev/bulkhead/wire"
 )
 
 // transport joins the transport of a worker from its configuration.
-func (c *WorkerConfig) transport(sys System, src source) (wire.Transport, error) {
+func transport(c config.Worker, sys System, src source) (wire.Transport, error) {
 	var pem [3]string
 	names := [...]string{"tls.cert", "tls.key", "tls.ca"}
-	for i, s := range [...]Secret{c.TLS.Cert, c.TLS.Key, c.TLS.CA} {
-		text, err := s.resolve(sys, src, names[i])
+	for i, s := range [...]config.Secret{c.TLS.Cert, c.TLS.Key, c.TLS.CA} {
+		text, err := resolve(s, sys, src, names[i])
 		if err != nil {
 			return nil, err
 		}
@@ -45,9 +46,9 @@ const (
 // and certificates for the workers that are named.
 func runCerts(_ context.Context, sys System, args []string) error {
 	f := flags(sys, "certs", "make an authority and worker certificates; workers are given as ROLE/NAME")
-	dir := f.String("dir", "certs", "folder for the files; keys are readable by you alone")
-	if err := f.Parse(args); err != nil {
-		return exit{exitUsage, err}
+	dir := f.String("dir", "certs", "the `FOLDER` for the files; keys are readable by you alone")
+	if err := readFlags(f, args); err != nil {
+		return err
 	}
 	if f.NArg() == 0 {
 		return usage("name the workers, such as prefill/prefill-0 decode/decode-0")

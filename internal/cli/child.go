@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goccy/go-yaml"
+	"bulkhead.dev/bulkhead/internal/config"
 )
 
 // documentEnd ends the configuration on a child's standard input. The input
@@ -45,7 +45,7 @@ const firstPassed = 3
 
 // newChild makes a child that serves HTTP on ln, which stays open, with nobody
 // to answer, while the child is dead.
-func newChild(c WorkerConfig, ln net.Listener, stderr *lineWriter, verbose bool) (*child, error) {
+func newChild(c config.Worker, ln net.Listener, stderr *lineWriter, verbose bool) (*child, error) {
 	file, err := handOver(ln)
 	if err != nil {
 		return nil, fmt.Errorf("cli: listener of %s: %w", c.Name, err)
@@ -53,7 +53,7 @@ func newChild(c WorkerConfig, ln net.Listener, stderr *lineWriter, verbose bool)
 	if file != nil {
 		c.Listen = inherited
 	}
-	data, err := yaml.Marshal(c)
+	data, err := config.Marshal(c)
 	if err != nil {
 		return nil, fmt.Errorf("cli: configuration of %s: %w", c.Name, err)
 	}
@@ -134,7 +134,7 @@ func (c *child) run(ctx context.Context) error {
 // fromParentInput reads a configuration that a parent sends, and returns a
 // context that ends when the parent closes the pipe.
 func fromParentInput(ctx context.Context, r io.Reader) (context.Context, context.CancelFunc, io.Reader, error) {
-	br := bufio.NewReader(io.LimitReader(r, 2*maxConfig))
+	br := bufio.NewReader(io.LimitReader(r, 2*config.MaxFile))
 	var doc strings.Builder
 	for {
 		line, err := br.ReadString('\n')

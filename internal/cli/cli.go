@@ -81,12 +81,18 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"up", "run a gateway, a prefill and a decode worker on this machine", up},
-		{"serve", "run the gateway in front of worker pairs", runServe},
+		{"serve", "run the gateway in front of engines", runServe},
 		{"worker", "run one prefill or decode worker", runWorker},
 		{"config", "check, print or begin a configuration of serve", runConfig},
 		{"key", "make an API key for a tenant", runKey},
+		{"explain", "show one request of a running gateway", runExplain},
+		{"posture", "show which rules hold on which route", runPosture},
+		{"redgreen", "try the known leaks on your own engines", runRedgreen},
+		{"twin", "run a scripted engine that misbehaves on demand", runTwin},
+		{"shadow", "show what a control in shadow let pass", runShadow},
 		{"drill", "show the incidents, with the guards off and on", runDrill},
 		{"prove", "explore the hand-off protocol exhaustively", runProve},
+		{"model", "write the built-in model to a file that llama.cpp runs", runModel},
 		{"certs", "make certificates for workers on several hosts", runCerts},
 		{"version", "print the version", func(_ context.Context, s System, _ []string) error {
 			_, err := fmt.Fprintln(s.Stdout, "bulkhead", Version)
@@ -113,6 +119,9 @@ var errFailed = exit{exitFailed, errors.New("failed")}
 func Main(args []string, s System) int {
 	ctx, cancel := s.Signals(context.Background())
 	defer cancel()
+	if len(args) > 1 && args[0] == "help" {
+		args = []string{args[1], "-h"}
+	}
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
 		printUsage(s.Stdout)
 		return exitOK
@@ -133,7 +142,7 @@ func printUsage(w io.Writer) {
 	fmt.Fprintln(w, "Bulkhead keeps one tenant's prompts out of another tenant's answers.")
 	fmt.Fprintln(w, "\nUsage: bulkhead COMMAND [flags]")
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  %-8s %s\n", c.name, c.brief)
+		fmt.Fprintf(w, "  %-9s %s\n", c.name, c.brief)
 	}
 	fmt.Fprintln(w, "\nbulkhead COMMAND -h lists the flags of a command.")
 }
@@ -144,34 +153,95 @@ func report(s System, name string, err error) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
-	case errors.As(err, &e) && e.code == exitFailed:
+	case errors.Is(err, errFailed):
 		return exitFailed
 	}
-	fmt.Fprintf(s.Stderr, "bulkhead %s: %s\n", name, strings.TrimPrefix(err.Error(), "cli: "))
+	fmt.Fprintf(s.Stderr, "bulkhead %s: %s\n", name, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "cli: "), "admin: "))
 	if errors.As(err, &e) {
 		return e.code
 	}
 	return exitRuntime
 }
 
-// flags makes a flag set that prints to the command's own output.
+// flags makes a flag set that prints to the command's own output. about is one line, or
+// more for what a reader should know before the flags.
 func flags(s System, name, about string) *flag.FlagSet {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	f.SetOutput(s.Stderr)
+	f.SetOutput(io.Discard) // report says what is wrong, once
 	f.Usage = func() {
-		fmt.Fprintf(s.Stderr, "bulkhead %s: %s\n\n", name, about)
-		f.PrintDefaults()
+		for line := range strings.SplitSeq("bulkhead "+name+": "+strings.TrimRight(about, "\n"), "\n") {
+			if strings.HasPrefix(line, " ") {
+				fmt.Fprintln(s.Stdout, line)
+			} else {
+				printWrapped(s.Stdout, "", line)
+			}
+		}
+		printFlags(s.Stdout, f)
 	}
 	return f
 }
 
+// helpWidth is how wide the help of a command is, in characters.
+const helpWidth = 80
+
+// printFlags lists the flags as they are written, with their defaults.
+func printFlags(w io.Writer, f *flag.FlagSet) {
+	head := "\nFlags:\n"
+	f.VisitAll(func(x *flag.Flag) {
+		kind, text := flag.UnquoteUsage(x)
+		if d := x.DefValue; d != "" && d != "false" && d != "0" && d != "0s" && !strings.Contains(text, "default") {
+			text += " (default " + d + ")"
+		}
+		switch kind {
+		case "string", "value":
+			kind = "VALUE"
+		case "int":
+			kind = "N"
+		case "duration":
+			kind = "TIME"
+		}
+		fmt.Fprintf(w, "%s  --%s\n", head, strings.TrimSpace(x.Name+" "+kind))
+		printWrapped(w, "        ", text)
+		head = ""
+	})
+}
+
+// printWrapped writes a text in lines that begin with indent.
+func printWrapped(w io.Writer, indent, text string) {
+	line := indent
+	for word := range strings.FieldsSeq(text) {
+		if line != indent && len(line)+len(word) > helpWidth {
+			fmt.Fprintln(w, strings.TrimRight(line, " "))
+			line = indent
+		}
+		line += word + " "
+	}
+	fmt.Fprintln(w, strings.TrimRight(line, " "))
+}
+
+// readFlags parses flags. A wrong one is an error that says where the flags are listed.
+func readFlags(f *flag.FlagSet, args []string) error {
+	help := f.Usage
+	f.Usage = func() {} // the whole list would bury the error
+	err := f.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		help()
+		return err
+	case err == nil:
+		f.Usage = help
+		return nil
+	}
+	text := strings.Replace(err.Error(), "flag provided but not defined: -", "there is no flag --", 1)
+	text = strings.Replace(text, "flag needs an argument: -", "a value is missing behind --", 1)
+	text = strings.Replace(text, " for flag -", " for --", 1)
+	return usage("%s (bulkhead %s -h lists the flags)", text, f.Name())
+}
+
 // parse reads the flags of a command that takes no other arguments.
 func parse(f *flag.FlagSet, args []string) error {
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return exit{exitUsage, err}
+	if err := readFlags(f, args); err != nil {
+		return err
 	}
 	if f.NArg() > 0 {
 		return usage("unexpected argument %q", f.Arg(0))

@@ -61,33 +61,6 @@ pass_key: env:PASS
 tls: {ca: env:CA, cert: env:CERT, key: env:KEY}
 `
 
-func TestWorkerConfig(t *testing.T) {
-	if c, err := decodeWorker(strings.NewReader(goodConfig)); err != nil {
-		t.Fatalf("the good one: %v", err)
-	} else if c.Peers[0].Addr != "p:8998" || c.PageSize != 64 || c.Digest != "xxh3" {
-		t.Errorf("defaults: %+v", c)
-	}
-	for _, c := range []struct{ from, to, says string }{
-		{"role: decode", "role: both", "role"},
-		{"name: decode-0", "nome: decode-0", "[2:1]"},
-		{"name: decode-0", "name: []", "2"},
-		{"listen: 127.0.0.1:0\n", "", "listen"},
-		{"peers: [{label: \"p:8998\"}]\n", "", "peers"},
-		{"pass_key: env:PASS\n", "", "pass_key"},
-		{"ca: env:CA, ", "", "tls"},
-		{"role: decode", "role: prefill", "bootstrap"},
-		{"role: decode", "role: decode\nrole: decode", "2"},
-	} {
-		text := strings.Replace(goodConfig, c.from, c.to, 1)
-		if text == goodConfig {
-			t.Fatalf("%q is not in the good configuration", c.from)
-		}
-		if _, err := decodeWorker(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%q: %v, wanted %q", c.to, err, c.says)
-		}
-	}
-}
-
 // TestSecretsStaySecret: no error about a secret holds it.
 func TestSecretsStaySecret(t *testing.T) {
 	const planted = "planted-secret-8c1f"

@@ -20,6 +20,12 @@ func recallSizes() gateway.Sizes {
 // only where bounds from lengths do not decide.
 type recallCounter struct{}
 
+// noCounter counts nothing: what its bounds do not decide is refused.
+type noCounter struct{}
+
+// Count implements gateway.Counter.
+func (noCounter) Count(context.Context, string, []byte) (int, error) { return 0, errUncountable }
+
 var errUncountable = errors.New("cli: the prompt cannot be counted")
 
 // Count implements gateway.Counter.

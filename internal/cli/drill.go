@@ -13,12 +13,12 @@ import (
 // runDrill is bulkhead drill. It succeeds only if every run without guards
 // leaked and every guarded run refused or answered right.
 func runDrill(ctx context.Context, sys System, args []string) error {
-	f := flags(sys, "drill", "show the incidents on the embedded engine, with guards off and on\n"+
+	f := flags(sys, "drill", "show the incidents on the embedded engine, guards off and on\n"+
 		"usage: bulkhead drill [flags] [NAME ...]; names: "+strings.Join(drill.Names(), ", "))
 	guards := f.String("guards", "both", "runs to make: off, on or both")
 	asJSON := f.Bool("json", false, "print one JSON document, schema "+drill.Schema)
-	if err := f.Parse(args); err != nil {
-		return exit{exitUsage, err}
+	if err := readFlags(f, args); err != nil {
+		return err
 	}
 	which, err := drill.ParseWhich(*guards)
 	if err != nil {

@@ -16,8 +16,10 @@ import (
 // error of a server that ended by itself. Then it takes no new requests, gives
 // those in progress the time of drain, cuts what is left, and waits for the end
 // of everything that the front does. It returns the error of while.
-func serveWhile(ln net.Listener, front *gateway.Front, while func(failed <-chan error) error, drain func() time.Duration) error {
-	srv := gateway.Server(front)
+//
+// handler is the front, or stands before it.
+func serveWhile(ln net.Listener, front *gateway.Front, handler http.Handler, while func(failed <-chan error) error, drain func() time.Duration) error {
+	srv := gateway.Server(handler)
 	base, cut := context.WithCancelCause(context.Background())
 	defer cut(nil)
 	srv.BaseContext = func(net.Listener) context.Context { return base }
@@ -37,6 +39,15 @@ func serveWhile(ln net.Listener, front *gateway.Front, while func(failed <-chan 
 	served.Wait()
 	front.Close()
 	return err
+}
+
+// asOneTenant makes every caller the tenant of one key, whatever the caller says of
+// itself.
+func asOneTenant(key string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Bearer "+key)
+		next.ServeHTTP(w, r)
+	})
 }
 
 // cutTime bounds the telling of clients whose answers are cut.

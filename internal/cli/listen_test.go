@@ -45,7 +45,7 @@ func TestDrainEnds(t *testing.T) {
 	stop, ended := make(chan struct{}), make(chan error, 1)
 	over := errors.New("over")
 	go func() {
-		ended <- serveWhile(ln, front, func(<-chan error) error { <-stop; return over }, func() time.Duration { return time.Nanosecond })
+		ended <- serveWhile(ln, front, front, func(<-chan error) error { <-stop; return over }, func() time.Duration { return time.Nanosecond })
 	}()
 	conn, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
@@ -85,7 +85,8 @@ func TestServerFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = ln.Close()
-	err = serveWhile(ln, goodFront(t), func(failed <-chan error) error { return <-failed }, func() time.Duration { return time.Second })
+	front := goodFront(t)
+	err = serveWhile(ln, front, front, func(failed <-chan error) error { return <-failed }, func() time.Duration { return time.Second })
 	if !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)
 	}
@@ -113,17 +114,19 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestNoProfiles: profiles are served only if the file says so.
-func TestNoProfiles(t *testing.T) {
-	for _, on := range []bool{false, true} {
-		h := adminHandler(http.NotFoundHandler(), func() readiness { return readiness{} }, on)
-		req, err := http.NewRequest(http.MethodGet, "/debug/pprof/cmdline", nil)
+// TestOneTenant: every caller has the one key, whatever it says of itself.
+func TestOneTenant(t *testing.T) {
+	var got []string
+	h := asOneTenant("the-key", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Values("Authorization") }))
+	for _, said := range [][]string{nil, {"Bearer other"}, {"Bearer a", "Bearer b"}, {"Basic x"}} {
+		r, err := http.NewRequest(http.MethodPost, "/v1/completions", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, pattern := h.(*http.ServeMux).Handler(req)
-		if on != (pattern != "") {
-			t.Errorf("profiles %v: %q", on, pattern)
+		r.Header["Authorization"] = said
+		h.ServeHTTP(nil, r)
+		if len(got) != 1 || got[0] != "Bearer the-key" {
+			t.Errorf("%v became %v", said, got)
 		}
 	}
 }

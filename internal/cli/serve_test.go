@@ -249,7 +249,7 @@ func (h *hosts) state() (s struct {
 	Ready, Draining        bool
 	Configuration, Earlier int
 	InFlight               int `json:"in_flight"`
-	Pairs                  []struct{ Look string }
+	Nodes                  []struct{ Why string }
 }) {
 	h.t.Helper()
 	if _, body := h.get("/readyz"); json.Unmarshal([]byte(body), &s) != nil {
@@ -401,7 +401,7 @@ func (h *hosts) watched() {
 	h.t.Helper()
 	for path, want := range map[string]string{
 		"/metrics":                       `bulkhead_requests_total{path="/v1/chat/completions",role="gateway",status="404",verdict="refused"} 1`,
-		"/readyz":                        `"look": "fits"`,
+		"/readyz":                        `"why": "ready"`,
 		"/debug/pprof/goroutine?debug=1": "goroutine profile",
 		"/debug/pprof/heap?debug=1":      "heap profile", // an undumpable process still sees itself
 	} {
@@ -410,7 +410,7 @@ func (h *hosts) watched() {
 		}
 	}
 	if _, body := h.get("/metrics"); !strings.Contains(body, `bulkhead_events_total{kind="reload_refused",role="gateway"} 4`) ||
-		!strings.Contains(body, `kind="reloaded",role="gateway"} 1`) || !strings.Contains(body, "bulkhead_pairs_ready 1") {
+		!strings.Contains(body, `kind="reloaded",role="gateway"} 1`) || !strings.Contains(body, `bulkhead_model_ready{model="recall"} 1`) {
 		h.t.Errorf("reloads and pairs are not counted: %.4000s", body)
 	}
 	for _, name := range []string{"pass", "control", "pepper", "domain", "a", "b", "c"} {

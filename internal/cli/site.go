@@ -3,490 +3,371 @@ package cli
 import (
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
+	"bulkhead.dev/bulkhead/internal/account"
+	"bulkhead.dev/bulkhead/internal/config"
+	"bulkhead.dev/bulkhead/internal/fleet"
 	"bulkhead.dev/bulkhead/internal/gateway"
+	"bulkhead.dev/bulkhead/internal/upstream"
 	"bulkhead.dev/bulkhead/wire"
 )
 
-// ServeConfig is the configuration file of bulkhead serve. Unknown keys are
-// refused. A setting without a default is required; docs/config.md lists all.
-type ServeConfig struct {
-	Listen string      `yaml:"listen"`        // host:port for clients; default 127.0.0.1:8080
-	TLS    *TLSPair    `yaml:"tls,omitempty"` // of that listener; none means plain HTTP
-	Admin  AdminConfig `yaml:"admin"`
-	Drain  Duration    `yaml:"drain"` // for answers in progress once it was told to stop; default 25s
+// workerBody is the longest body, in bytes, that a leg to our own workers can carry: a
+// worker takes 8 MiB, and a leg is a little longer than what the client sent.
+const workerBody = 8<<20 - 4<<10
 
-	PassKey     Secret `yaml:"pass_key"`            // shared with the workers: 64 hex digits
-	ControlKey  Secret `yaml:"control_key"`         // shared with the workers, for aborts
-	Pepper      Secret `yaml:"pepper"`              // under which API keys are hashed: 64 hex digits
-	DomainKey   Secret `yaml:"domain_key"`          // under which cache domains are named: 64 hex digits
-	DomainEpoch uint64 `yaml:"domain_epoch"`        // another number gives every domain another name; default 0
-	WorkerCA    Secret `yaml:"worker_ca,omitempty"` // PEM of who vouches for https workers; default: the system's
-
-	Models  []ModelConfig  `yaml:"models"`
-	Tenants []TenantConfig `yaml:"tenants"`
-	Bounds  BoundsConfig   `yaml:"bounds"`
+// asUsage makes an error of a configuration file one of wrong usage.
+func asUsage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return exit{exitUsage, err}
 }
 
-// TLSPair is a certificate and its key.
-type TLSPair struct {
-	Cert Secret `yaml:"cert"` // PEM of the certificate, and of those between it and its authority
-	Key  Secret `yaml:"key"`  // PEM of its private key
+// readServe reads a configuration file of bulkhead serve, and fills in every default.
+// It reads no secret.
+func readServe(path string) (config.Serve, *config.Document, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return config.Serve{}, nil, exit{exitUsage, err}
+	}
+	defer file.Close()
+	c, doc, err := config.ReadServe(file, time.Now())
+	if err != nil {
+		return c, nil, asUsage(err)
+	}
+	fill(&c)
+	if c.Bounds.Fresh <= c.Bounds.Refresh {
+		return c, nil, asUsage(doc.Wrong("bounds.fresh", "must be longer than bounds.refresh"))
+	}
+	return c, doc, nil
 }
 
-// AdminConfig is the listener for the operator. It asks for no key.
-type AdminConfig struct {
-	Listen string `yaml:"listen"` // host:port, or off; default 127.0.0.1:8081
-	Pprof  bool   `yaml:"pprof"`  // serves profiles; default false
+// fill puts the defaults of the gateway and of the fleet in place of what was not
+// written.
+func fill(c *config.Serve) {
+	ours := false
+	for i := range c.Models {
+		ours = ours || c.Models[i].Dialect() == upstream.Bulkhead
+		fillModel(&c.Models[i])
+	}
+	if c.Bounds.Body == 0 && ours {
+		c.Bounds.Body = workerBody
+	}
+	c.Bounds = boundsOf(bounds(c.Bounds).WithDefaults())
+	if c.Records == 0 {
+		c.Records = 4096
+	}
+	for i := range c.Tenants {
+		t := &c.Tenants[i]
+		g := gateway.Tenant{InFlight: int(t.InFlight), Bytes: int64(t.Bytes), Uncollected: int64(t.Uncollected)}.WithDefaults()
+		t.InFlight, t.Bytes, t.Uncollected = config.Number(g.InFlight), config.Size(g.Bytes), config.Number(g.Uncollected)
+	}
 }
 
-// ModelConfig is a model that clients can ask for.
-type ModelConfig struct {
-	Name             string       `yaml:"name"`               // as clients write it
-	Served           string       `yaml:"served"`             // as the workers call it; default: the name
-	Tokenizer        string       `yaml:"tokenizer"`          // recall, or none if nothing is known of it
-	Window           Number       `yaml:"window,omitempty"`   // caps prompt plus output, in tokens; default: what the workers say
-	DefaultMaxTokens Number       `yaml:"default_max_tokens"` // tokens of an answer that names no number; default 1024
-	Pairs            []PairConfig `yaml:"pairs"`
+func fillModel(m *config.Model) {
+	g := gateway.Model{Name: m.Name, Served: m.Served, Dialect: m.Dialect(), DefaultMaxTokens: int64(m.DefaultMaxTokens)}
+	if m.Probe != nil {
+		g.Probe = gateway.Probe{MaxTokens: int64(m.Probe.MaxTokens), Every: time.Duration(m.Probe.Every)}
+	}
+	g = g.WithDefaults()
+	m.Served, m.DefaultMaxTokens = g.Served, config.Number(g.DefaultMaxTokens)
+	if m.Sizes == nil && g.Sizes != (gateway.Sizes{}) {
+		m.Sizes = &config.Sizes{}
+	}
+	if m.Sizes != nil && m.Sizes.PerMessage == 0 {
+		m.Sizes.PerMessage = config.Number(g.Sizes.PerMessage)
+	}
+	if m.Sizes != nil && m.Sizes.PerRequest == 0 {
+		m.Sizes.PerRequest = config.Number(g.Sizes.PerRequest)
+	}
+	if m.Probe != nil {
+		m.Probe.MaxTokens, m.Probe.Every = config.Number(g.Probe.MaxTokens), config.Duration(g.Probe.Every)
+	}
+	if m.MaxSchema == 0 {
+		m.MaxSchema = 64 << 10
+	}
+	if m.MaxSequences == 0 {
+		m.MaxSequences = 16
+	}
+	s := spread(*m).WithDefaults()
+	m.SlowStart, m.Overcommit = config.Duration(s.SlowStart), config.Percent(100*s.Overcommit)
+	m.Affinity.Slack = config.Percent(100 * s.Affinity.Slack)
+	m.Breaker = config.Breaker{
+		Failures: config.Number(s.Breaker.Failures), Rate: config.Percent(100 * s.Breaker.Rate), Least: config.Number(s.Breaker.Least),
+		Window: config.Duration(s.Breaker.Window), Open: config.Duration(s.Breaker.Open),
+	}
+	m.Queue = config.Queue{
+		PerTenant: config.Number(s.Queue.PerTenant), Total: config.Number(s.Queue.Total), Wait: config.Duration(s.Queue.Wait),
+	}
 }
 
-// PairConfig is a pair of workers.
-type PairConfig struct {
-	Name      string `yaml:"name"`      // for events and status; default: bootstrap
-	Bootstrap string `yaml:"bootstrap"` // host:port, the label under which decode knows prefill
-	Prefill   string `yaml:"prefill"`   // URL of the prefill worker: scheme and host
-	Decode    string `yaml:"decode"`    // URL of the decode worker
+// spread is how requests are spread over a model's engines, without the engines.
+func spread(m config.Model) fleet.Spec {
+	return fleet.Spec{
+		SlowStart: time.Duration(m.SlowStart), Overcommit: float64(m.Overcommit) / 100,
+		Affinity: fleet.Affinity{Slack: float64(m.Affinity.Slack) / 100},
+		Breaker: fleet.Breaker{
+			Failures: int(m.Breaker.Failures), Rate: float64(m.Breaker.Rate) / 100, Least: int(m.Breaker.Least),
+			Window: time.Duration(m.Breaker.Window), Open: time.Duration(m.Breaker.Open),
+		},
+		Queue: fleet.QueueBounds{PerTenant: int(m.Queue.PerTenant), Total: int(m.Queue.Total), Wait: time.Duration(m.Queue.Wait)},
+	}
 }
 
-// TenantConfig is one who may ask.
-type TenantConfig struct {
-	ID       string      `yaml:"id"`     // for events; never shown to clients
-	Keys     []KeyConfig `yaml:"keys"`   // each of them opens
-	Models   []string    `yaml:"models"` // names of models
-	Domain   string      `yaml:"domain"` // cache domain; tenants with the same one share; default: one of its own
-	InFlight Number      `yaml:"in_flight"`
-	Bytes    Size        `yaml:"bytes"`
-}
-
-// KeyConfig is an API key: its hash, or where the key is.
-type KeyConfig struct {
-	Hash string `yaml:"hash,omitempty"` // 64 hex digits, from bulkhead key
-	Key  Secret `yaml:"key,omitempty"`
-}
-
-// BoundsConfig is gateway.Bounds as a file writes it.
-type BoundsConfig struct {
-	Body         Size     `yaml:"body"`
-	Bytes        Size     `yaml:"bytes"`
-	InFlight     Number   `yaml:"in_flight"`
-	BodyGrace    Duration `yaml:"body_grace"`
-	BodyRate     Size     `yaml:"body_rate"`
-	FirstByte    Duration `yaml:"first_byte"`
-	Idle         Duration `yaml:"idle"`
-	Write        Duration `yaml:"write"`
-	Event        Size     `yaml:"event"`
-	Held         Size     `yaml:"held"`
-	Answer       Size     `yaml:"answer"`
-	PassLife     Duration `yaml:"pass_life"`
-	Refresh      Duration `yaml:"refresh"`
-	Fresh        Duration `yaml:"fresh"`
-	Probe        Duration `yaml:"probe"`
-	Connect      Duration `yaml:"connect"`
-	Abort        Duration `yaml:"abort"`
-	RetryPercent Number   `yaml:"retry_percent"`
-}
-
-func (b BoundsConfig) bounds() gateway.Bounds {
+// bounds is the gateway's form of what a file writes.
+func bounds(b config.Bounds) gateway.Bounds {
 	return gateway.Bounds{
 		Body: int64(b.Body), Bytes: int64(b.Bytes), InFlight: int(b.InFlight),
 		BodyGrace: time.Duration(b.BodyGrace), BodyRate: int64(b.BodyRate),
 		FirstByte: time.Duration(b.FirstByte), Idle: time.Duration(b.Idle), Write: time.Duration(b.Write),
 		Event: int(b.Event), Held: int(b.Held), Answer: int64(b.Answer), PassLife: time.Duration(b.PassLife),
 		Refresh: time.Duration(b.Refresh), Fresh: time.Duration(b.Fresh), Probe: time.Duration(b.Probe),
-		Connect: time.Duration(b.Connect), Abort: time.Duration(b.Abort), RetryPercent: int(b.RetryPercent),
+		Connect: time.Duration(b.Connect), Resolve: time.Duration(b.Resolve), Abort: time.Duration(b.Abort),
+		Count: time.Duration(b.Count), Counts: int(b.Counts), CountBytes: int64(b.CountBytes), Sequences: int(b.Sequences),
+		RetryPercent: int(b.RetryPercent),
 	}
 }
 
-// withDefaults gives each bound that was not written its default.
-func (b BoundsConfig) withDefaults() BoundsConfig {
-	if b.Body == 0 {
-		b.Body = workerBody
-	}
-	g := b.bounds().WithDefaults()
-	return BoundsConfig{
-		Body: Size(g.Body), Bytes: Size(g.Bytes), InFlight: Number(g.InFlight),
-		BodyGrace: Duration(g.BodyGrace), BodyRate: Size(g.BodyRate),
-		FirstByte: Duration(g.FirstByte), Idle: Duration(g.Idle), Write: Duration(g.Write),
-		Event: Size(g.Event), Held: Size(g.Held), Answer: Size(g.Answer), PassLife: Duration(g.PassLife),
-		Refresh: Duration(g.Refresh), Fresh: Duration(g.Fresh), Probe: Duration(g.Probe),
-		Connect: Duration(g.Connect), Abort: Duration(g.Abort), RetryPercent: Number(g.RetryPercent),
-	}
-}
-
-// workerBody is the longest body, in bytes, that a leg can carry: a worker takes
-// 8 MiB, and a leg is a little longer than what the client sent.
-const workerBody = 8<<20 - 4<<10
-
-// off is what stands in place of an address that is not to be listened on.
-const off = "off"
-
-// decodeServe reads the configuration of bulkhead serve strictly, and fills in
-// the defaults. It reads no secret. The error holds all that it found.
-func decodeServe(r io.Reader) (ServeConfig, *document, error) {
-	c := ServeConfig{
-		Listen: "127.0.0.1:8080", Admin: AdminConfig{Listen: "127.0.0.1:8081"}, Drain: Duration(25 * time.Second),
-	}
-	doc, err := decode(r, &c)
-	if err != nil {
-		return c, nil, err
-	}
-	c.fill()
-	p := &problems{doc: doc}
-	c.check(p)
-	return c, doc, p.err()
-}
-
-// problems collects what is wrong with a file.
-type problems struct {
-	doc  *document
-	list []error
-}
-
-func (p *problems) add(path, format string, args ...any) {
-	p.list = append(p.list, p.doc.wrong(path, format, args...))
-}
-
-// require adds a problem if a value was not written.
-func (p *problems) require(path, value string) {
-	if value == "" {
-		p.add(path, "it is required")
-	}
-}
-
-func (p *problems) err() error { return errors.Join(p.list...) }
-
-// fill puts defaults in place of what was not written.
-func (c *ServeConfig) fill() {
-	c.Bounds = c.Bounds.withDefaults()
-	for i, m := range c.Models {
-		g := gateway.Model{Name: m.Name, Served: m.Served, DefaultMaxTokens: int64(m.DefaultMaxTokens)}.WithDefaults()
-		c.Models[i].Served, c.Models[i].DefaultMaxTokens = g.Served, Number(g.DefaultMaxTokens)
-		for j, p := range m.Pairs {
-			if p.Name == "" {
-				m.Pairs[j].Name = p.Bootstrap
-			}
-		}
-	}
-	for i, t := range c.Tenants {
-		g := gateway.Tenant{InFlight: int(t.InFlight), Bytes: int64(t.Bytes)}.WithDefaults()
-		c.Tenants[i].InFlight, c.Tenants[i].Bytes = Number(g.InFlight), Size(g.Bytes)
-	}
-}
-
-// check finds what is wrong without reading a secret or asking the network. The
-// rest is the gateway's to check.
-func (c *ServeConfig) check(p *problems) {
-	checkAddress(p, "listen", c.Listen)
-	if c.Admin.Listen != off {
-		checkAddress(p, "admin.listen", c.Admin.Listen)
-	}
-	if c.TLS != nil {
-		checkSecret(p, "tls.cert", c.TLS.Cert)
-		checkSecret(p, "tls.key", c.TLS.Key)
-	}
-	for _, s := range []struct {
-		path  string
-		value Secret
-	}{{"pass_key", c.PassKey}, {"control_key", c.ControlKey}, {"pepper", c.Pepper}, {"domain_key", c.DomainKey}} {
-		checkSecret(p, s.path, s.value)
-	}
-	if c.WorkerCA != "" {
-		checkSecret(p, "worker_ca", c.WorkerCA)
-	}
-	if len(c.Models) == 0 {
-		p.add("models", "at least one is required")
-	}
-	if len(c.Tenants) == 0 {
-		p.add("tenants", "at least one is required")
-	}
-	pairs := map[string]bool{}
-	for i, m := range c.Models {
-		m.check(p, "models["+strconv.Itoa(i)+"]", pairs)
-	}
-	for i, t := range c.Tenants {
-		for j, k := range t.Keys {
-			k.check(p, "tenants["+strconv.Itoa(i)+"].keys["+strconv.Itoa(j)+"]")
-		}
-	}
-	if c.Bounds.Fresh <= c.Bounds.Refresh {
-		p.add("bounds.fresh", "must be longer than bounds.refresh")
-	}
-}
-
-func (m ModelConfig) check(p *problems, path string, pairs map[string]bool) {
-	p.require(path+".name", m.Name)
-	if m.Tokenizer != "recall" && m.Tokenizer != "none" {
-		p.add(path+".tokenizer", "want recall or none")
-	}
-	for i, pair := range m.Pairs {
-		at := path + ".pairs[" + strconv.Itoa(i) + "]"
-		checkAddress(p, at+".bootstrap", pair.Bootstrap)
-		p.require(at+".prefill", pair.Prefill)
-		p.require(at+".decode", pair.Decode)
-		if pair.Name != "" && pairs[pair.Name] {
-			p.add(at+".name", "it is used twice")
-		}
-		pairs[pair.Name] = true
-	}
-}
-
-func (k KeyConfig) check(p *problems, path string) {
-	switch {
-	case (k.Hash == "") == (k.Key == ""):
-		p.add(path, "want either hash or key")
-	case k.Key != "":
-		checkSecret(p, path+".key", k.Key)
-	default:
-		if _, err := gateway.ParseKeyHash(k.Hash); err != nil {
-			p.add(path+".hash", "want 64 hex digits, from bulkhead key")
-		}
-	}
-}
-
-func checkAddress(p *problems, path, addr string) {
-	if _, _, ok := splitAddress(addr); !ok {
-		p.add(path, "want host:port")
-	}
-}
-
-func splitAddress(addr string) (host string, port int, ok bool) {
-	host, text, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", 0, false
-	}
-	n, err := strconv.ParseUint(text, 10, 16)
-	return host, int(n), err == nil
-}
-
-// checkSecret holds that a secret is named, without reading it.
-func checkSecret(p *problems, path string, s Secret) {
-	switch {
-	case s == "":
-		p.add(path, "it is required, as env:NAME or file:PATH")
-	case !s.named():
-		p.add(path, "a secret is given as env:NAME or file:PATH, never as itself")
+// boundsOf is the other way round.
+func boundsOf(g gateway.Bounds) config.Bounds {
+	return config.Bounds{
+		Body: config.Size(g.Body), Bytes: config.Size(g.Bytes), InFlight: config.Number(g.InFlight),
+		BodyGrace: config.Duration(g.BodyGrace), BodyRate: config.Size(g.BodyRate),
+		FirstByte: config.Duration(g.FirstByte), Idle: config.Duration(g.Idle), Write: config.Duration(g.Write),
+		Event: config.Size(g.Event), Held: config.Size(g.Held), Answer: config.Size(g.Answer), PassLife: config.Duration(g.PassLife),
+		Refresh: config.Duration(g.Refresh), Fresh: config.Duration(g.Fresh), Probe: config.Duration(g.Probe),
+		Connect: config.Duration(g.Connect), Resolve: config.Duration(g.Resolve), Abort: config.Duration(g.Abort),
+		Count: config.Duration(g.Count), Counts: config.Number(g.Counts), CountBytes: config.Size(g.CountBytes),
+		Sequences: config.Number(g.Sequences), RetryPercent: config.Number(g.RetryPercent),
 	}
 }
 
 // site is a configuration of bulkhead serve with its secrets read.
 type site struct {
-	config  ServeConfig
+	config  config.Serve
 	gateway gateway.Config
 	cert    *tls.Certificate // nil: plain HTTP
+	otlp    string           // bearer token of the collector
+	keys    []time.Time      // when API keys expire, of those that do
+	open    string           // the key of a caller without one; empty: callers need one
 	notes   []string         // what an operator should know at start
 }
 
-// loadSite reads a configuration file and its secrets and checks everything that
-// can be checked without the network.
+// loadSite reads a configuration file and its secrets and checks everything that can
+// be checked without the network.
 func loadSite(sys System, path string, events gateway.Events) (*site, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, exit{exitUsage, err}
-	}
-	defer file.Close()
-	c, doc, err := decodeServe(file)
+	c, doc, err := readServe(path)
 	if err != nil {
 		return nil, err
 	}
-	r := &secretReader{sys: sys, problems: problems{doc: doc}}
-	s := &site{config: c, gateway: c.gateway(r, events), cert: r.certificate("tls", c.TLS), notes: c.notes()}
-	if err := r.err(); err != nil {
+	r := &secretReader{sys: sys, Problems: config.Problems{Doc: doc}}
+	s := &site{config: c, gateway: gatewayConfig(c, r, events), cert: r.certificate("tls", c.TLS), notes: notes(c, time.Now())}
+	if c.Telemetry != nil {
+		s.otlp = r.optional("telemetry.key", c.Telemetry.Key)
+	}
+	if err := r.Err(); err != nil {
+		return nil, asUsage(err)
+	}
+	if err := s.sound(doc); err != nil {
 		return nil, err
 	}
-	if _, err := gateway.New(s.gateway); err != nil {
-		// Its errors name the setting as this file does.
-		text := strings.TrimPrefix(err.Error(), "gateway: configure: ")
-		path, what, _ := strings.Cut(text, ": ")
-		return nil, doc.wrong(path, "%s", what)
-	}
+	s.keys = expiries(c)
 	return s, nil
 }
 
-// secretReader reads secrets and collects what is wrong with them.
-type secretReader struct {
-	sys System
-	problems
-}
-
-func (r *secretReader) text(path string, s Secret) string {
-	text, err := s.resolve(r.sys, fromFile, path)
-	if err == nil && text == "" {
-		err = usage("configuration: %s: the secret is empty", path)
-	}
-	if err != nil {
-		r.list = append(r.list, err)
-	}
-	return text
-}
-
-// key reads a key of 32 bytes; nil after an error.
-func (r *secretReader) key(path string, s Secret) []byte {
-	text := r.text(path, s)
-	if text == "" {
-		return nil
-	}
-	key, err := hexKey("configuration: "+path, text)
-	if err != nil {
-		r.list = append(r.list, err)
-	}
-	return key
-}
-
-// certificate reads a certificate and its key; nil if there is none, or after an error.
-func (r *secretReader) certificate(path string, t *TLSPair) *tls.Certificate {
-	if t == nil {
-		return nil
-	}
-	cert, key := r.text(path+".cert", t.Cert), r.text(path+".key", t.Key)
-	if cert == "" || key == "" {
-		return nil
-	}
-	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	if err != nil {
-		r.add(path, "%v", err)
-		return nil
-	}
-	return &pair
-}
-
-// authorities reads who vouches for https workers; nil is the system's.
-func (r *secretReader) authorities(path string, s Secret) *tls.Config {
-	if s == "" {
-		return nil
-	}
-	pool := x509.NewCertPool()
-	if text := r.text(path, s); text != "" && !pool.AppendCertsFromPEM([]byte(text)) {
-		r.add(path, "it holds no certificate in PEM")
-	}
-	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-}
-
-// minControl is the least length of a control key, in bytes.
-const minControl = 16
-
-// control reads the control key, which travels in a header.
-func (r *secretReader) control(path string, s Secret) string {
-	text := r.text(path, s)
-	bad := func(c rune) bool { return c <= ' ' || c > '~' }
-	if text != "" && (len(text) < minControl || strings.ContainsFunc(text, bad)) {
-		r.add(path, "want at least %d bytes of printable ASCII without spaces", minControl)
-	}
-	return text
-}
-
-// gateway is the configuration as the gateway takes it. After an error that r
-// collected it is of no use.
-func (c *ServeConfig) gateway(r *secretReader, events gateway.Events) gateway.Config {
-	g := gateway.Config{
-		Pepper: r.key("pepper", c.Pepper), DomainKey: r.key("domain_key", c.DomainKey), DomainEpoch: c.DomainEpoch,
-		Events: events, Random: rand.Reader, Clock: gateway.SystemClock{}, Bounds: c.Bounds.bounds(),
-	}
-	if key := r.key("pass_key", c.PassKey); key != nil {
-		passer, err := wire.NewPasser(key)
-		if err != nil {
-			r.add("pass_key", "%v", err)
-		}
-		g.Passer = passer
-	}
-	control, vouch := r.control("control_key", c.ControlKey), r.authorities("worker_ca", c.WorkerCA)
-	for _, m := range c.Models {
-		g.Models = append(g.Models, m.model(control, vouch))
-	}
-	for i, t := range c.Tenants {
-		g.Tenants = append(g.Tenants, t.tenant(r, "tenants["+strconv.Itoa(i)+"]", g.Pepper))
-	}
-	return g
-}
-
-func (m ModelConfig) model(control string, vouch *tls.Config) gateway.Model {
-	g := gateway.Model{Name: m.Name, Served: m.Served, Window: int64(m.Window), DefaultMaxTokens: int64(m.DefaultMaxTokens)}
-	if m.Tokenizer == "recall" {
-		g.Sizes, g.Counter = recallSizes(), recallCounter{}
-	}
-	leg := func(url string) gateway.Leg { return gateway.Leg{URL: url, ControlKey: control, TLS: vouch} }
-	for _, p := range m.Pairs {
-		host, port, _ := splitAddress(p.Bootstrap)
-		g.Pairs = append(g.Pairs, gateway.Pair{
-			Name: p.Name, BootstrapHost: host, BootstrapPort: port, Prefill: leg(p.Prefill), Decode: leg(p.Decode),
-		})
-	}
-	return g
-}
-
-func (t TenantConfig) tenant(r *secretReader, path string, pepper []byte) gateway.Tenant {
-	g := gateway.Tenant{ID: t.ID, Models: t.Models, Domain: t.Domain, InFlight: int(t.InFlight), Bytes: int64(t.Bytes)}
-	for i, k := range t.Keys {
-		at := path + ".keys[" + strconv.Itoa(i) + "]"
-		var hash gateway.KeyHash
-		var err error
-		if k.Key != "" {
-			at += ".key"
-			text := r.text(at, k.Key)
-			if text == "" || pepper == nil {
-				continue
+// sound has the gateway check its configuration. Its errors name the setting as the
+// file does.
+func (s *site) sound(doc *config.Document) error {
+	if _, err := gateway.New(s.gateway); err != nil {
+		path, what, _ := strings.Cut(strings.TrimPrefix(err.Error(), "gateway: configure: "), ": ")
+		if model, engines := strings.CutSuffix(path, ".engines"); engines { // the fleet's, whose settings are the model's here
+			path = model
+			inner, rest, found := strings.Cut(what, ": ")
+			if setting, more, several := strings.Cut(inner, ", "); several && !strings.Contains(more, ".") {
+				inner = setting[:max(0, strings.LastIndexByte(setting, '.'))] // one of several: the node has them
 			}
-			hash, err = gateway.HashKey(pepper, text)
-		} else {
-			hash, err = gateway.ParseKeyHash(k.Hash)
+			if found && inner != "" && !strings.Contains(inner, " ") {
+				path, what = model+"."+inner, rest
+			}
 		}
-		if err != nil {
-			r.add(at, "%s", strings.TrimPrefix(err.Error(), "gateway: "))
-		}
-		g.Keys = append(g.Keys, hash)
+		return asUsage(doc.Wrong(path, "%s", what))
 	}
-	return g
+	return nil
 }
 
-// notes says what is open or readable that need not be.
-func (c *ServeConfig) notes() []string {
-	var all []string
-	if !loopback(c.Listen) {
-		all = append(all, "listen: "+c.Listen+" is open to your network")
-		if c.TLS == nil {
-			all = append(all, "listen: without tls, keys, prompts and answers travel readable to it")
-		}
-	}
-	if c.Admin.Listen != off && !loopback(c.Admin.Listen) {
-		all = append(all, "admin.listen: "+c.Admin.Listen+" is open to your network, and asks for no key")
-	}
-	for i, m := range c.Models {
-		for j, p := range m.Pairs {
-			for _, leg := range [...]struct{ name, url string }{{"prefill", p.Prefill}, {"decode", p.Decode}} {
-				if addr, plain := strings.CutPrefix(leg.url, "http://"); plain && !loopback(addr) {
-					all = append(all, fmt.Sprintf("models[%d].pairs[%d].%s: prompts and answers travel readable to %s", i, j, leg.name, leg.url))
-				}
+// expiries are the moments at which API keys expire.
+func expiries(c config.Serve) []time.Time {
+	var all []time.Time
+	for _, t := range c.Tenants {
+		for _, k := range t.Keys {
+			if at, err := k.Expires.Time(); err == nil && !at.IsZero() {
+				all = append(all, at)
 			}
 		}
 	}
 	return all
 }
 
-// loopback says whether an address, with or without a port, stays on this machine.
-func loopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		host = strings.Trim(addr, "[]")
+// gatewayConfig is the configuration as the gateway takes it. After an error that r
+// collected it is of no use.
+func gatewayConfig(c config.Serve, r *secretReader, events gateway.Events) gateway.Config {
+	g := gateway.Config{
+		Pepper: r.key("pepper", c.Pepper), DomainKey: r.key("domain_key", c.DomainKey), DomainEpoch: c.DomainEpoch,
+		Events: events, Random: rand.Reader, Clock: gateway.SystemClock{}, Bounds: bounds(c.Bounds),
+		Records: int(c.Records), Modes: modes(c.Modes),
 	}
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
+	var control string
+	if c.PassKey != "" {
+		if key := r.key("pass_key", c.PassKey); key != nil {
+			passer, err := wire.NewPasser(key)
+			if err != nil {
+				r.Add("pass_key", "%v", err)
+			}
+			g.Passer = passer
+		}
+		control = r.control("control_key", c.ControlKey)
+	}
+	vouch := r.authorities("worker_ca", c.WorkerCA)
+	for i, m := range c.Models {
+		g.Models = append(g.Models, modelConfig(m, r, "models["+strconv.Itoa(i)+"]", control, vouch))
+	}
+	for i, t := range c.Tenants {
+		g.Tenants = append(g.Tenants, tenantConfig(t, r, "tenants["+strconv.Itoa(i)+"]", g.Pepper))
+	}
+	return g
+}
+
+func modes(m config.Modes) map[gateway.Control]gateway.Mode {
+	all := map[gateway.Control]gateway.Mode{}
+	m.Each(func(control string, mode config.Mode) {
+		until, _ := mode.Until.Time() // a wrong one was refused before
+		state := map[string]gateway.ModeState{"shadow": gateway.Shadow, "off": gateway.Off}[mode.Mode]
+		all[gateway.Control(control)] = gateway.Mode{State: state, Until: until}
+	})
+	return all
+}
+
+func modelConfig(m config.Model, r *secretReader, path, control string, vouch *tls.Config) gateway.Model {
+	g := gateway.Model{
+		Name: m.Name, Served: m.Served, Dialect: m.Dialect(), Window: int64(m.Window), Lease: time.Duration(m.Lease),
+		DefaultMaxTokens: int64(m.DefaultMaxTokens), Grants: m.Grants, URLs: m.URLs, MaxSchema: int(m.MaxSchema),
+		MaxSequences: int(m.MaxSequences), Hold: gateway.Hold{Bytes: int(m.Hold)}, Engines: spread(m),
+	}
+	if m.SafetyID {
+		g.SafetyID = gateway.Pseudonym
+	}
+	if m.Probe != nil {
+		g.Probe = gateway.Probe{
+			Prompt: m.Probe.Prompt, Want: m.Probe.Want, MaxTokens: int64(m.Probe.MaxTokens), Every: time.Duration(m.Probe.Every),
+		}
+	}
+	switch m.Tokenizer {
+	case "recall":
+		g.Sizes, g.Counter = recallSizes(), recallCounter{}
+	case "none":
+		// An engine that cannot count has no counter anyway. There the bytes must do for what
+		// bytes bound badly, such as tools: one that refuses all of it would refuse every tool.
+		if t := g.Dialect.Traits(); t.Tokenizes || g.Dialect == upstream.Bulkhead {
+			g.Counter = noCounter{}
+		}
+	}
+	if m.Sizes != nil {
+		g.Sizes = gateway.Sizes{
+			BytesPerToken: int64(m.Sizes.BytesPerToken), PerMessage: int64(m.Sizes.PerMessage), PerRequest: int64(m.Sizes.PerRequest),
+		}
+	}
+	if g.Dialect.Traits().Hosted {
+		vouch = nil // it is somebody else's, behind a public authority
+	}
+	if m.CA != "" {
+		vouch = r.authorities(path+".ca", m.CA)
+	}
+	nodes := func(key string, from []config.Node) (all []fleet.Source) {
+		for i, n := range from {
+			all = append(all, node(n, r, path+"."+key+"["+strconv.Itoa(i)+"]", vouch))
+		}
+		return all
+	}
+	g.Engines.Plain, g.Engines.Prefill, g.Engines.Decode = nodes("nodes", m.Nodes), nodes("prefill", m.Prefill), nodes("decode", m.Decode)
+	for _, p := range m.Pairs {
+		leg := func(url config.URL) fleet.Source {
+			return fleet.Source{URL: string(url), ControlKey: control, TLS: vouch}
+		}
+		host, port, _ := p.Bootstrap.Split()
+		g.Engines.Pairs = append(g.Engines.Pairs, fleet.PairSpec{
+			Name: p.Name, BootstrapHost: host, BootstrapPort: port, Prefill: leg(p.Prefill), Decode: leg(p.Decode),
+		})
+	}
+	return g
+}
+
+// node is one source of engines. A wrong word in it was refused before.
+func node(n config.Node, r *secretReader, path string, vouch *tls.Config) fleet.Source {
+	state, _ := fleet.ParseState(n.State)
+	host, port, _ := n.Bootstrap.Split()
+	return fleet.Source{
+		Name: n.Name, URL: string(n.URL), DNS: string(n.DNS), File: n.File, BootstrapHost: host, BootstrapPort: port,
+		State: state, Share: float64(n.Share) / 100, Weight: float64(n.Weight), TLS: vouch,
+		Key: r.optional(path+".key", n.Key), ControlKey: r.optional(path+".control_key", n.ControlKey),
+	}
+}
+
+func tenantConfig(t config.Tenant, r *secretReader, path string, pepper []byte) gateway.Tenant {
+	g := gateway.Tenant{
+		ID: t.ID, Models: t.Models, Domain: t.Domain, Narrow: t.Narrow, InFlight: int(t.InFlight), Bytes: int64(t.Bytes),
+		RequestsPerMinute: int64(t.RequestsPerMinute), TokensPerMinute: int64(t.TokensPerMinute), Budget: int64(t.Budget),
+		Uncollected: int64(t.Uncollected), Grants: t.Grants, Private: t.Private, RetryPercent: int(t.RetryPercent),
+	}
+	if t.Priority != nil {
+		g.Priority = upstream.Count{N: *t.Priority, Known: true}
+	}
+	for name, a := range t.Aliases {
+		if g.Aliases == nil {
+			g.Aliases = map[string]gateway.Alias{}
+		}
+		g.Aliases[name] = gateway.Alias{Model: a.Model, Served: a.Served}
+	}
+	for i, k := range t.Keys {
+		at := path + ".keys[" + strconv.Itoa(i) + "]"
+		expires, _ := k.Expires.Time() // a wrong one was refused before
+		hash, err := keyHash(k, r, at, pepper)
+		if errors.Is(err, errNoKey) {
+			continue
+		}
+		if err != nil {
+			if at += ".hash"; k.Key != "" {
+				at = path + ".keys[" + strconv.Itoa(i) + "].key"
+			}
+			r.Add(at, "%s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "account: "), "hash key: "))
+		}
+		g.Keys = append(g.Keys, gateway.Key{Hash: hash, Expires: expires})
+	}
+	return g
+}
+
+// errNoKey says that a key could not be read, for a reason that was collected.
+var errNoKey = errors.New("cli: no key")
+
+// errManyLines says that a file of a key holds more than the key.
+var errManyLines = errors.New("account: it has several lines; of what bulkhead key prints, the first alone is the key")
+
+// keyHash is the hash of a key of the configuration.
+func keyHash(k config.Key, r *secretReader, path string, pepper []byte) (account.KeyHash, error) {
+	if k.Key == "" {
+		return account.ParseKeyHash(k.Hash)
+	}
+	text := r.text(path+".key", k.Key)
+	if text == "" || pepper == nil {
+		return account.KeyHash{}, errNoKey
+	}
+	if strings.Contains(text, "\n") {
+		return account.KeyHash{}, errManyLines
+	}
+	return account.HashKey(pepper, text)
 }

@@ -15,8 +15,12 @@ import (
 	"sync"
 	"time"
 
+	"bulkhead.dev/bulkhead/internal/account"
+	"bulkhead.dev/bulkhead/internal/config"
+	"bulkhead.dev/bulkhead/internal/fleet"
 	"bulkhead.dev/bulkhead/internal/gateway"
 	"bulkhead.dev/bulkhead/internal/telemetry"
+	"bulkhead.dev/bulkhead/internal/upstream"
 	"bulkhead.dev/bulkhead/wire"
 )
 
@@ -26,7 +30,7 @@ type upFlags struct {
 	port, prefill, decode, bootstrap int
 	pages, pageSize, window          int
 	digest                           string
-	verbose                          bool
+	verbose, open                    bool
 }
 
 // up is bulkhead up: a gateway in this process and two workers as children.
@@ -43,6 +47,7 @@ func up(ctx context.Context, sys System, args []string) error {
 	f.IntVar(&o.window, "window", 0, "longest prompt plus output, in tokens; 0 means the pool")
 	f.StringVar(&o.digest, "digest", "xxh3", "page digest: xxh3 or gmac")
 	f.BoolVar(&o.verbose, "v", false, "log requests and events to standard error")
+	f.BoolVar(&o.open, "open-dialect", false, "the workers also serve requests without the gateway's pass, as routers of SGLang send them")
 	if err := parse(f, args); err != nil {
 		return err
 	}
@@ -145,7 +150,7 @@ func newSiteKeys() (*siteKeys, error) {
 }
 
 // worker adds to a worker's configuration what all workers of the site share.
-func (k *siteKeys) worker(c WorkerConfig) (WorkerConfig, error) {
+func (k *siteKeys) worker(c config.Worker) (config.Worker, error) {
 	role, err := wire.ParseRole(c.Role)
 	if err != nil {
 		return c, err
@@ -158,30 +163,30 @@ func (k *siteKeys) worker(c WorkerConfig) (WorkerConfig, error) {
 	if err != nil {
 		return c, err
 	}
-	value := func(b []byte) Secret { return Secret("value:" + string(b)) }
-	c.TLS = TLSConfig{CA: value(ca), Cert: value(cert), Key: value(key)}
-	c.PassKey = Secret("value:" + hex.EncodeToString(k.pass))
-	c.ControlKey = Secret("value:" + hex.EncodeToString(k.control))
+	value := func(b []byte) config.Secret { return config.Secret("value:" + string(b)) }
+	c.TLS = config.Identity{CA: value(ca), Cert: value(cert), Key: value(key)}
+	c.PassKey = config.Secret("value:" + hex.EncodeToString(k.pass))
+	c.ControlKey = config.Secret("value:" + hex.EncodeToString(k.control))
 	return c, nil
 }
 
 // workers configures the two children. Pages travel on loopback without TLS;
 // the control connection has it always (H-13).
-func (o *upFlags) workers(k *siteKeys) ([]WorkerConfig, error) {
+func (o *upFlags) workers(k *siteKeys) ([]config.Worker, error) {
 	addr := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-	base := WorkerConfig{
+	base := config.Worker{
 		Model: "recall", Pages: o.pages, PageSize: o.pageSize, Window: o.window, Digest: o.digest,
-		PlainData: true, Streams: 2,
+		PlainData: true, Streams: 2, OpenDialect: o.open,
 	}
 	p, d := base, base
 	p.Role, p.Name, p.Listen, p.Bootstrap = "prefill", "prefill-0", addr(o.prefill), addr(o.bootstrap)
 	d.Role, d.Name, d.Listen = "decode", "decode-0", addr(o.decode)
-	d.Peers = []PeerConfig{{Label: addr(o.bootstrap), Addr: addr(o.bootstrap)}}
-	var all []WorkerConfig
-	for _, c := range []WorkerConfig{p, d} {
+	d.Peers = []config.Peer{{Label: addr(o.bootstrap), Addr: addr(o.bootstrap)}}
+	var all []config.Worker
+	for _, c := range []config.Worker{p, d} {
 		c, err := k.worker(c)
 		if err == nil {
-			err = c.check()
+			err = c.Check()
 		}
 		if err != nil {
 			return nil, err
@@ -197,37 +202,27 @@ func (o *upFlags) gateway(k *siteKeys, tel *telemetry.Set) (string, *gateway.Fro
 	if err != nil {
 		return "", nil, err
 	}
-	text, hash, err := gateway.NewKey(rand.Reader, k.pepper)
+	text, hash, err := account.NewKey(rand.Reader, k.pepper)
 	if err != nil {
 		return "", nil, err
 	}
-	leg := func(port int) gateway.Leg {
-		return gateway.Leg{URL: "http://127.0.0.1:" + strconv.Itoa(port), ControlKey: hex.EncodeToString(k.control)}
+	leg := func(port int) fleet.Source {
+		return fleet.Source{URL: "http://127.0.0.1:" + strconv.Itoa(port), ControlKey: hex.EncodeToString(k.control)}
 	}
 	front, err := gateway.NewFront(gateway.Config{
-		Tenants: []gateway.Tenant{{ID: "default", Keys: []gateway.KeyHash{hash}, Models: []string{"recall"}}},
+		Tenants: []gateway.Tenant{{ID: "default", Keys: []gateway.Key{{Hash: hash}}, Models: []string{"recall"}}},
 		Models: []gateway.Model{{
-			Name: "recall", Counter: recallCounter{}, Sizes: recallSizes(),
-			Pairs: []gateway.Pair{{
+			Name: "recall", Dialect: upstream.Bulkhead, Counter: recallCounter{}, Sizes: recallSizes(),
+			Engines: fleet.Spec{Pairs: []fleet.PairSpec{{
 				Name: "local", BootstrapHost: "127.0.0.1", BootstrapPort: o.bootstrap,
 				Prefill: leg(o.prefill), Decode: leg(o.decode),
-			}},
+			}}},
 		}},
 		Pepper: k.pepper, DomainKey: k.domain, Passer: passer, Events: gatewayEvents{tel},
 		Random: rand.Reader, Clock: gateway.SystemClock{},
 		Bounds: gateway.Bounds{Body: workerBody},
 	})
 	return text, front, err
-}
-
-// gatewayEvents passes the gateway's events to telemetry.
-type gatewayEvents struct{ tel *telemetry.Set }
-
-func (e gatewayEvents) Request(r gateway.RequestEvent) {
-	e.tel.Request(telemetry.Request{
-		ID: r.ID, Tenant: r.Tenant, Path: r.Path, Status: strconv.Itoa(r.Status),
-		Verdict: r.Verdict.String(), Code: string(r.Code), First: r.FirstByte, Whole: r.Total,
-	})
 }
 
 // Times of bulkhead up.
@@ -246,7 +241,7 @@ func (o *upFlags) serve(ctx context.Context, sys System, ln net.Listener, front 
 	for _, c := range children {
 		all.Go(func() { c.supervise(life) })
 	}
-	err := serveWhile(ln, front, func(failed <-chan error) error {
+	err := serveWhile(ln, front, front, func(failed <-chan error) error {
 		if err := o.ready(ctx); err != nil {
 			return err
 		}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"bulkhead.dev/bulkhead/handoff"
+	"bulkhead.dev/bulkhead/internal/account"
+	"bulkhead.dev/bulkhead/internal/fleet"
 	"bulkhead.dev/bulkhead/internal/gateway"
 	"bulkhead.dev/bulkhead/internal/llm"
 	"bulkhead.dev/bulkhead/internal/worker"
@@ -160,9 +162,9 @@ func (r *rig) start(ctx context.Context) error {
 	if err := r.until(ctx, "the workers are linked", func() bool { return r.prefill.Linked() > 0 && r.decode.Linked() > 0 }); err != nil {
 		return err
 	}
-	return r.front(ctx, gateway.Pair{
+	return r.front(ctx, fleet.PairSpec{
 		Name: "drill", BootstrapHost: host, BootstrapPort: port,
-		Prefill: gateway.Leg{URL: prefillURL, ControlKey: controlKey}, Decode: gateway.Leg{URL: decodeURL, ControlKey: controlKey},
+		Prefill: fleet.Source{URL: prefillURL, ControlKey: controlKey}, Decode: fleet.Source{URL: decodeURL, ControlKey: controlKey},
 	})
 }
 
@@ -225,23 +227,23 @@ func (r *rig) serve(ctx context.Context, srv *http.Server) (string, error) {
 }
 
 // front starts the gateway with two tenants.
-func (r *rig) front(ctx context.Context, p gateway.Pair) error {
+func (r *rig) front(ctx context.Context, p fleet.PairSpec) error {
 	pepper := make([]byte, 32)
 	if _, err := io.ReadFull(rand.Reader, pepper); err != nil {
 		return err
 	}
 	c := gateway.Config{
-		Models: []gateway.Model{{Name: "recall", Pairs: []gateway.Pair{p}, Counter: counter{},
+		Models: []gateway.Model{{Name: "recall", Engines: fleet.Spec{Pairs: []fleet.PairSpec{p}}, Counter: counter{},
 			Sizes: gateway.Sizes{BytesPerToken: 1, PerMessage: 2, PerRequest: 1}}},
 		Pepper: pepper, DomainKey: pepper, Passer: r.passes, Events: silent{}, Random: rand.Reader, Clock: gateway.SystemClock{},
 	}
 	for t, id := range [...]string{"a", "b"} {
-		text, hash, err := gateway.NewKey(rand.Reader, pepper)
+		text, hash, err := account.NewKey(rand.Reader, pepper)
 		if err != nil {
 			return err
 		}
 		r.keys[t] = text
-		c.Tenants = append(c.Tenants, gateway.Tenant{ID: id, Keys: []gateway.KeyHash{hash}, Models: []string{"recall"}})
+		c.Tenants = append(c.Tenants, gateway.Tenant{ID: id, Keys: []gateway.Key{{Hash: hash}}, Models: []string{"recall"}})
 	}
 	gw, err := gateway.New(c)
 	if err != nil {

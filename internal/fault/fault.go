@@ -2,6 +2,7 @@ package fault
 
 import (
 	"encoding/json"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -152,11 +153,17 @@ func New(code Code, args ...Arg) *Error {
 	return e
 }
 
-// fill replaces the placeholders of sentence by args, in order.
+// fill replaces the placeholders of sentence by args, in order. A range whose upper end
+// is the largest number there is has none.
 func fill(sentence string, args []Arg) string {
 	var b strings.Builder
 	for {
 		lit, rest, found := cutPlaceholder(sentence)
+		if from, ranged := strings.CutSuffix(lit, " to "); found && ranged && len(args) > 0 && args[0].text == strconv.Itoa(math.MaxInt64) {
+			b.WriteString(from + " upwards")
+			args, sentence = args[1:], rest
+			continue
+		}
 		b.WriteString(lit)
 		if !found {
 			return b.String()

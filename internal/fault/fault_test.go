@@ -3,6 +3,7 @@ package fault
 import (
 	"encoding/json"
 	"flag"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -69,6 +70,18 @@ func TestBodyShape(t *testing.T) {
 	}
 	if b := string(New(Busy).Body()); !strings.Contains(b, `"param":null`) || !strings.Contains(b, `"id":null`) {
 		t.Errorf("absent param and id must be null: %s", b)
+	}
+}
+
+// TestUpwards: a bound that is the largest number there is is not printed.
+func TestUpwards(t *testing.T) {
+	for high, want := range map[int64]string{
+		16:            "The field n must be from 1 to 16.",
+		math.MaxInt64: "The field n must be from 1 upwards.",
+	} {
+		if got := New(OutOfRange, Field("n"), Int(1), Int(high)).Message; got != want {
+			t.Errorf("%d: %q, want %q", high, got, want)
+		}
 	}
 }
 

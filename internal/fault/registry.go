@@ -6,6 +6,7 @@ const (
 	InvalidKey         Code = "invalid_api_key"
 	ModelNotFound      Code = "model_not_found"
 	PathNotFound       Code = "path_not_found"
+	PathNotServed      Code = "path_not_served"
 	MethodNotAllowed   Code = "method_not_allowed"
 	MalformedJSON      Code = "malformed_json"
 	InvalidUTF8        Code = "invalid_utf8"
@@ -16,6 +17,7 @@ const (
 	RepeatedField      Code = "repeated_field"
 	UnknownField       Code = "unknown_field"
 	ReservedField      Code = "reserved_field"
+	FieldNotGranted    Code = "field_not_granted"
 	UnsupportedField   Code = "unsupported_field"
 	UnsupportedContent Code = "unsupported_content"
 	UnsupportedList    Code = "unsupported_list"
@@ -24,6 +26,8 @@ const (
 	WrongType          Code = "wrong_type"
 	OutOfRange         Code = "value_out_of_range"
 	TooManyValues      Code = "too_many_values"
+	ValueTooLong       Code = "value_too_long"
+	URLNotAllowed      Code = "url_not_allowed"
 	EmptyPrompt        Code = "empty_prompt"
 	ReservedHeader     Code = "reserved_header"
 	ContentEncoding    Code = "content_encoding"
@@ -43,6 +47,14 @@ const (
 	TenantBytes        Code = "tenant_bytes_exceeded"
 	Overloaded         Code = "overloaded"
 	ShuttingDown       Code = "shutting_down"
+	ExpiredKey         Code = "expired_api_key"
+	RequestRate        Code = "request_rate_exceeded"
+	TokenRate          Code = "token_rate_exceeded"
+	TokenBudget        Code = "token_budget_used"
+	Uncollected        Code = "uncollected_prefill"
+	TooManyCounts      Code = "too_many_counts"
+	QueueFull          Code = "queue_full"
+	QueueTime          Code = "queue_timeout"
 	Internal           Code = "internal"
 )
 
@@ -88,6 +100,8 @@ const (
 	UpstreamVoid Code = "upstream_answer_void"
 	// StreamBroken: the stream ended before the answer was complete.
 	StreamBroken Code = "stream_broken"
+	// LeaseOver: what prefill held for decode was not fetched within its lease.
+	LeaseOver Code = "lease_over"
 )
 
 // row is one line of the registry.
@@ -111,10 +125,13 @@ var registry = [...]row{
 		sentence: "The API key is not known here.",
 		hint:     "Check the key; a key is shown once, when it is made."},
 	{code: ModelNotFound, status: 404, kind: InvalidRequest,
-		sentence: "The model that {field} names does not exist, or this key may not use it.",
+		sentence: "The field {field} names no model that this key may use.",
 		hint:     "List the models that this key may use with GET /v1/models."},
 	{code: PathNotFound, status: 404, kind: InvalidRequest,
 		sentence: "There is nothing at this path.",
+		hint:     "Use /v1/chat/completions, /v1/completions or /v1/models."},
+	{code: PathNotServed, status: 404, kind: InvalidRequest,
+		sentence: "The gateway does not serve {field} yet.",
 		hint:     "Use /v1/chat/completions, /v1/completions or /v1/models."},
 	{code: MethodNotAllowed, status: 405, kind: InvalidRequest,
 		sentence: "This path does not take this HTTP method.",
@@ -146,6 +163,9 @@ var registry = [...]row{
 	{code: ReservedField, status: 400, kind: InvalidRequest,
 		sentence: "The field {field} cannot be set by a client: {reason}.",
 		hint:     "Remove it; the gateway sets what the workers need."},
+	{code: FieldNotGranted, status: 400, kind: InvalidRequest,
+		sentence: "The field {field} is taken only from those to whom the operator has granted it.",
+		hint:     "Remove it, or ask the operator to grant it by that name."},
 	{code: UnsupportedField, status: 400, kind: InvalidRequest,
 		sentence: "The field {field} is not supported by this model.",
 		hint:     "Remove it, or give it the value that means off."},
@@ -157,7 +177,7 @@ var registry = [...]row{
 		hint:     "Send one prompt a request, as text."},
 	{code: ConflictingFields, status: 400, kind: InvalidRequest,
 		sentence: "The field {field} says the same thing as another field of this request.",
-		hint:     "Give one of max_tokens and max_completion_tokens."},
+		hint:     "Give one of the two."},
 	{code: MissingField, status: 400, kind: InvalidRequest,
 		sentence: "The field {field} is missing.",
 		hint:     "Add it."},
@@ -170,6 +190,12 @@ var registry = [...]row{
 	{code: TooManyValues, status: 400, kind: InvalidRequest,
 		sentence: "The field {field} takes at most {limit} values.",
 		hint:     "Send fewer."},
+	{code: ValueTooLong, status: 400, kind: InvalidRequest,
+		sentence: "The field {field} is longer than {limit} bytes.",
+		hint:     "Send a shorter value."},
+	{code: URLNotAllowed, status: 400, kind: InvalidRequest,
+		sentence: "The content in {field} names a place that this model may not read.",
+		hint:     "Send the content itself, as a data: URL, or ask the operator to allow the host."},
 	{code: EmptyPrompt, status: 400, kind: InvalidRequest,
 		sentence: "The prompt in {field} has no text.",
 		hint:     "Send at least one character."},
@@ -213,14 +239,38 @@ var registry = [...]row{
 		sentence: "The limits of this model's workers are not known at the moment.",
 		hint:     "Try again later."},
 	{code: NoPairReady, status: 503, kind: Server,
-		sentence: "No pair of workers is ready for this model.",
+		sentence: "No worker that could answer for this model is ready.",
 		hint:     "Try again later."},
 	{code: TooManyRequests, status: 429, kind: RateLimit,
-		sentence: "This key has {limit} requests in progress already.",
+		sentence: "This key has as many requests in progress as it may: {limit}.",
 		hint:     "Wait until one of them has ended."},
 	{code: TenantBytes, status: 429, kind: RateLimit,
 		sentence: "The requests in progress under this key hold as many bytes as they may, {limit}.",
 		hint:     "Wait until one of them has ended, or send a shorter request."},
+	{code: ExpiredKey, status: 401, kind: Authentication,
+		sentence: "The API key has expired.",
+		hint:     "Use another key of yours, or ask the operator for one."},
+	{code: RequestRate, status: 429, kind: RateLimit,
+		sentence: "This key may make {limit} requests a minute, and has made them.",
+		hint:     "Wait for as long as the header Retry-After says."},
+	{code: TokenRate, status: 429, kind: RateLimit,
+		sentence: "This key may use {limit} tokens a minute, of prompts and answers, and has used them.",
+		hint:     "Wait for as long as the header Retry-After says, or ask for fewer tokens."},
+	{code: TokenBudget, status: 429, kind: RateLimit,
+		sentence: "This key has used its {limit} tokens, or what is left of them is too little for this request.",
+		hint:     "Ask the operator for more."},
+	{code: Uncollected, status: 429, kind: RateLimit,
+		sentence: "Prompts of this key that are computed and not yet answered hold as many tokens as they may, {limit}.",
+		hint:     "Wait until one of them is answered, or send a shorter prompt."},
+	{code: TooManyCounts, status: 429, kind: RateLimit,
+		sentence: "This key has {limit} prompts being counted already.",
+		hint:     "Wait until one of them is counted, or send a prompt that is farther from the limit."},
+	{code: QueueFull, status: 429, kind: RateLimit,
+		sentence: "This key has as many requests waiting as it may.",
+		hint:     "Wait until one of them has ended."},
+	{code: QueueTime, status: 503, kind: Server,
+		sentence: "No engine had room for this request in time.",
+		hint:     "Try again later."},
 	{code: ShuttingDown, status: 503, kind: Server,
 		sentence: "The gateway was stopped before the answer was complete.",
 		hint:     "Do not take what came as a whole answer; ask again."},
@@ -283,6 +333,9 @@ var registry = [...]row{
 	{code: UpstreamVoid, status: 502, kind: Server,
 		sentence: "A worker's answer could not be shown to belong to this request, so it was withheld.",
 		hint:     "Try again; if it stays, report the id."},
+	{code: LeaseOver, status: 502, kind: Server,
+		sentence: "The answer to this request did not begin while its prompt was safely held, so it was withheld.",
+		hint:     "Try again, or with a shorter prompt; if it stays, report the id."},
 	{code: StreamBroken, status: 502, kind: Server,
 		sentence: "The stream ended before the answer was complete.",
 		hint:     "Do not take what came as a whole answer; ask again."},

@@ -9,29 +9,48 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"time"
 
+	"bulkhead.dev/bulkhead/internal/account"
 	"bulkhead.dev/bulkhead/internal/admit"
 	"bulkhead.dev/bulkhead/internal/fault"
+	"bulkhead.dev/bulkhead/internal/fleet"
+	"bulkhead.dev/bulkhead/internal/record"
 	"bulkhead.dev/bulkhead/internal/upstream"
 )
 
 // failure is why an attempt gave no answer.
 type failure struct {
 	err *fault.Error
-	// retry: the pair went away, so that a new attempt may do better (G-6).
+	// retry: the engine went away, so that a new attempt may do better (G-6).
 	retry bool
 	// echo: the leg only ended because we ended it; the reason lies elsewhere.
 	echo bool
-	// ended: the worker has nothing left to abort.
+	// ended: the engine has nothing left to abort.
 	ended bool
+	// outcome is what it says about the engines, and node which one; nil is all of them.
+	outcome fleet.Outcome
+	node    *fleet.Node
 }
 
-// fault is the error for the client; nil without a failure.
-func (f *failure) fault() *fault.Error {
-	if f == nil {
-		return nil
+// failed makes a failure of a fault.
+func failed(e *fault.Error) *failure { return &failure{err: e, outcome: outcomeOf(e)} }
+
+// void is a failure of an answer that was read to its end.
+func void(c fault.Code) *failure {
+	f := failed(fault.New(c))
+	f.ended = true
+	return f
+}
+
+// at names the node that a failure speaks of.
+func (f *failure) at(n *fleet.Node) *failure {
+	if f != nil {
+		f.node = n
 	}
-	return f.err
+	return f
 }
 
 // said is what the prefill leg answered.
@@ -40,54 +59,129 @@ type said struct {
 	fail  *failure
 }
 
-// attempt is one try: two calls under one identity. The handler's goroutine owns it and
-// runs the decode leg; one more goroutine runs the prefill leg, and is always waited for.
+// attempt is one try at one sequence: one or two calls, under ids that nobody had before.
+// One goroutine owns it and runs the leg that is relayed; where both legs run at the same
+// time one more runs the prefill leg, and is always waited for.
 type attempt struct {
-	x    *exchange
-	pair *pair
+	x        *exchange
+	round    *round
+	sequence int
 	identity
+	// id is that of the leg that is relayed, prefillID that of the other one.
+	id, prefillID string
 	// pctx and dctx end the legs.
 	pctx, dctx       context.Context
 	pcancel, dcancel context.CancelCauseFunc
 	prefill          chan said // one value
 	heard            *said     // that value, once it was received
 	decodeEnded      bool
+	// first tells of the prefill leg until it was heard.
+	first LegRecord
+	last  LegRecord // of the leg that is relayed
+	// began is when the first byte went to prefill, where that starts a lease.
+	began   time.Time
+	expiry  Timer
+	waiting *uncollected
+	// aborting says that an engine is still being told to end it.
+	aborting bool
+
+	// What the round puts together.
+	legs               []LegRecord
+	agreement          upstream.Agreement
+	prompt, completion admit.Tokens
+	from               record.Source
+	odd                record.Oddities
+	held               time.Duration
+	lease              record.Lease
+	created            int64
+	answer             *upstream.Reply // a whole answer that is not alone
 }
 
-// attempt sends both legs at once and relays decode's answer if they agree. It returns
-// nil if the request has ended, in whatever way the exchange tells; a failure means that
-// nothing was sent to the client.
-func (x *exchange) attempt(p *pair, maxTokens int64) *failure {
-	drawn, err := x.g.mint()
+// run makes the calls and relays the answer if it holds. It returns nil if the answer was
+// handed on whole.
+func (a *attempt) run() *failure {
+	x, traits := a.x, a.x.model.traits
+	var err error
+	if a.identity, err = x.g.mint(); err == nil {
+		a.id, err = x.g.legID()
+	}
+	if err == nil && traits.Legs != upstream.One {
+		a.prefillID, err = x.g.legID()
+	}
 	if err != nil {
 		return &failure{err: fault.New(fault.Internal)}
 	}
-	p.busy.Add(1)
-	defer p.busy.Add(-1)
-	a := &attempt{x: x, pair: p, identity: drawn, prefill: make(chan said, 1)}
-	a.pctx, a.pcancel = context.WithCancelCause(x.ctx)
-	a.dctx, a.dcancel = context.WithCancelCause(x.ctx)
-	x.event.Attempts++
-	x.event.Agreement, x.event.Prompt, x.event.Completion = upstream.Open, admit.Unknown(), admit.Unknown()
-	x.event.RID, x.event.Attempt, x.event.Pair, x.event.MaxTokens = a.rid, a.attempt, p.Name, maxTokens
-	control := upstream.Control{
-		RID: a.rid, Host: p.BootstrapHost, Port: p.BootstrapPort, Room: a.room,
-		Model: x.model.Served, MaxTokens: maxTokens, Seed: x.ids.seed,
+	if traits.Legs != upstream.One {
+		a.pctx, a.pcancel = context.WithCancelCause(a.round.ctx)
 	}
-	prefill, decode := x.req.Prefill(control), x.req.Decode(control)
-	go func() {
-		s := a.runPrefill(prefill)
-		if s.fail != nil {
-			a.dcancel(errPrefill) // decode is ended at once; left alone it would wait
+	a.dctx, a.dcancel = context.WithCancelCause(a.round.ctx)
+	var f *failure
+	switch traits.Legs {
+	case upstream.One:
+		f = a.runDecode(a.round.target.Plain, upstream.Plain, nil)
+	case upstream.Together:
+		a.prefill = make(chan said, 1)
+		call := a.call(upstream.PrefillRole, a.prefillID, nil)
+		go func() {
+			s := a.runPrefill(call)
+			if s.fail != nil {
+				a.dcancel(errPrefill) // decode is ended at once; left alone it would wait
+			}
+			a.prefill <- s
+		}()
+		f = a.runDecode(a.round.target.Decode, upstream.DecodeRole, nil)
+	case upstream.InTurn:
+		f = a.inTurn()
+	}
+	return a.settle(f)
+}
+
+// call is the call of one leg. That to a worker of our own is in one piece, for its pass
+// is made over it.
+func (a *attempt) call(role upstream.Role, id string, h *upstream.Handle) *outgoing {
+	x, t := a.x, a.round.target
+	c := upstream.Control{
+		ID: id, Model: x.route.served, MaxTokens: a.round.max, Seed: x.ids.seed,
+		Sequence: -1, Room: a.room, TransferID: a.transfer, Handle: h, Salt: x.salt, Priority: x.priority(),
+	}
+	if x.model.traits.Lists == upstream.Split {
+		c.Sequence = a.sequence
+	}
+	if x.model.traits.SaltPerAttempt && role == upstream.DecodeRole {
+		c.Salt = account.FreshSalt(x.g.domainKey, x.domain, a.attempt[:])
+	}
+	if x.model.SafetyID == Pseudonym {
+		c.SafetyID = account.Pseudonym(x.g.domainKey, x.domain)
+	}
+	if t.Prefill != nil {
+		if x.model.traits.Bootstrap {
+			c.Host, c.Port = t.Prefill.Bootstrap()
+			c.RemoteAddr = "http://" + net.JoinHostPort(c.Host, strconv.Itoa(c.Port))
 		}
-		a.prefill <- s
-	}()
-	return a.settle(a.runDecode(decode))
+		c.RemoteEngine = t.Prefill.EngineID()
+	}
+	if a.assembles() {
+		c.Stream = upstream.Streamed
+	}
+	var o outgoing
+	if x.model.Dialect == upstream.Bulkhead {
+		o.Call = x.req.Leg(x.model.Dialect, role, c)
+		o.pieces = [][]byte{o.Body}
+	} else {
+		o.Call, o.pieces = x.req.Pieces(x.model.Dialect, role, c)
+	}
+	return &o
+}
+
+// assembles says whether decode is asked for a stream although the client wants its
+// answer whole: only so does decode's first token show that it came within its lease.
+func (a *attempt) assembles() bool {
+	return a.x.req.Streaming == upstream.Whole && a.x.model.traits.Leased
 }
 
 // hear waits for the prefill leg. It ends when its context does, so this is bounded.
 func (a *attempt) hear() *said {
-	if a.heard == nil {
+	if a.heard == nil && a.prefill != nil {
 		s := <-a.prefill
 		a.heard = &s
 	}
@@ -97,40 +191,57 @@ func (a *attempt) hear() *said {
 // settle ends both legs and finds the one reason why an attempt failed, if it did.
 func (a *attempt) settle(d *failure) *failure {
 	x := a.x
-	if d == nil {
+	a.dcancel(errOver)
+	if a.pcancel != nil {
 		a.pcancel(errOver)
-		a.dcancel(errOver)
-		a.hear()
+	}
+	s := a.hear()
+	a.waiting.end()
+	if a.prefillID != "" && a.first.Node != "" {
+		a.legs = append(a.legs, a.first)
+	}
+	if a.last.Node != "" {
+		a.legs = append(a.legs, a.last)
+	}
+	if d == nil {
+		a.from = record.Reported
 		return nil
 	}
-	a.dcancel(errOver)
-	a.pcancel(errOver)
-	p := a.hear().fail
-	f := worse(p, d)
-	cause := context.Cause(x.ctx)
+	a.from = record.Observed
+	f := d
+	var p *failure
+	if s != nil {
+		p = s.fail
+		f = worse(p, d)
+	}
+	cause := context.Cause(a.round.ctx)
+	over := x.ended()
 	switch {
-	case x.gone():
-		f = &failure{err: fault.New(fault.Cancelled)}
-	case errors.Is(cause, ErrShutdown):
-		f = &failure{err: fault.New(fault.ShuttingDown)}
-	case errors.Is(cause, errFirstByte):
-		f = &failure{err: fault.New(fault.Deadline)}
-	case errors.Is(cause, errIdle):
-		f = &failure{err: fault.New(fault.StreamBroken)}
+	case over != nil && !errors.Is(cause, errSibling):
+		f = &failure{err: over}
+		if over.Code == fault.Deadline {
+			f.outcome = fleet.Failed
+		}
+	case errors.Is(cause, errSibling):
+		f = &failure{err: f.err, echo: true}
+	case errors.Is(context.Cause(a.dctx), errLease):
+		f = &failure{err: fault.New(fault.LeaseOver), outcome: fleet.Failed}
+	case errors.Is(context.Cause(a.dctx), errIdle):
+		f = &failure{err: fault.New(fault.StreamBroken), outcome: fleet.Failed, node: d.node}
 	case f.echo:
 		f = &failure{err: fault.New(fault.Internal)}
 	}
 	if p != nil && !p.ended {
-		a.abort(a.pair.prefill)
+		a.abort(a.round.target.Prefill, a.prefillID)
 	}
 	if !d.ended && !a.decodeEnded {
-		a.abort(a.pair.decode)
+		n := a.round.target.Decode
+		if n == nil {
+			n = a.round.target.Plain
+		}
+		a.abort(n, a.id)
 	}
-	if !x.sent {
-		return f
-	}
-	x.breakOff(f.err)
-	return nil
+	return f
 }
 
 // worse picks the failure to tell: a leg that was ended by us tells nothing; of two that
@@ -147,8 +258,33 @@ func worse(p, d *failure) *failure {
 }
 
 // runPrefill calls the prefill leg and judges its answer by itself.
-func (a *attempt) runPrefill(body []byte) said {
-	resp, fail := a.post(a.pctx, a.pair.prefill, body)
+func (a *attempt) runPrefill(call *outgoing) said {
+	x, node := a.x, a.round.target.Prefill
+	began := x.g.clock.Now()
+	a.first = LegRecord{Role: upstream.PrefillRole, Node: node.Name(), ID: a.prefillID, Sequence: a.sequence}
+	s := a.askPrefill(node, call)
+	a.first.Took = x.g.clock.Now().Sub(began)
+	a.first.First = a.first.Took
+	if s.fail == nil {
+		if n, cached := s.reply.Prompt.N, s.reply.Cached.N; n-cached >= fastPrompt && a.first.Took > 0 &&
+			float64(n-cached)/a.first.Took.Seconds() > fastRate {
+			a.odd |= record.TooFast
+		}
+	}
+	s.fail.at(node)
+	return s
+}
+
+// What is faster than any engine: so many tokens a second, of a prompt that is long
+// enough to tell. It is noted only; a clock proves nothing.
+const (
+	fastRate   = 2e6
+	fastPrompt = 4096
+)
+
+func (a *attempt) askPrefill(node *fleet.Node, call *outgoing) said {
+	x := a.x
+	resp, fail := a.post(a.pctx, node, call, &a.first)
 	if fail != nil {
 		return said{fail: fail}
 	}
@@ -157,11 +293,12 @@ func (a *attempt) runPrefill(body []byte) said {
 	if fail != nil {
 		return said{fail: fail}
 	}
-	reply, err := upstream.ParseAnswer(a.x.req.Endpoint, data)
+	reply, err := upstream.ParseAnswer(x.model.Dialect, x.req.Endpoint, data)
 	if err != nil {
 		return said{fail: void(fault.UpstreamVoid)}
 	}
-	if ag := upstream.Prefilled(a.rid, &reply); ag != upstream.Agreed {
+	a.first.Note(&reply)
+	if ag := upstream.Prefilled(x.model.Dialect, a.prefillID, &reply); ag != upstream.Agreed {
 		return said{fail: broken(ag, &reply)}
 	}
 	return said{reply: reply}
@@ -169,18 +306,17 @@ func (a *attempt) runPrefill(body []byte) said {
 
 // Limits of what is small by nature, in bytes.
 const (
-	maxPrefill = 1 << 20  // a prefill leg's answer: one token
+	maxPrefill = 2 << 20  // a prefill leg's answer: one token, and a handle
 	maxError   = 64 << 10 // a leg's error
 )
-
-// void is a failure of an answer that was read to its end.
-func void(c fault.Code) *failure { return &failure{err: fault.New(c), ended: true} }
 
 // broken is the failure that a judgement stands for.
 func broken(ag upstream.Agreement, r *upstream.Reply) *failure {
 	switch {
 	case r.Failure != nil:
-		return &failure{err: r.Failure.ForClient(), retry: r.Failure.Code == fault.PeerGone, ended: true}
+		f := failed(r.Failure.ForClient())
+		f.retry, f.ended = r.Failure.Code == fault.PeerGone, true
+		return f
 	case ag == upstream.LegFailed:
 		return void(fault.EngineFailed)
 	case ag == upstream.CountsDiffer || ag == upstream.TokensDiffer:
@@ -191,20 +327,24 @@ func broken(ag upstream.Agreement, r *upstream.Reply) *failure {
 }
 
 // post calls a leg. Any other status than 200 is a failure.
-func (a *attempt) post(ctx context.Context, l *leg, body []byte) (*http.Response, *failure) {
+func (a *attempt) post(ctx context.Context, node *fleet.Node, call *outgoing, rec *LegRecord) (*http.Response, *failure) {
 	x := a.x
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.URL+x.req.Endpoint.Path(), bytes.NewReader(body))
+	req, err := node.NewRequest(ctx, http.MethodPost, call.Path, nil)
 	if err != nil {
 		return nil, &failure{err: fault.New(fault.Internal), ended: true}
 	}
-	expiry := x.g.clock.Now().Add(x.g.bounds.PassLife)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Bulkhead-Pass", x.g.passer.Mint(a.attempt, x.tenant.domain, expiry, a.room, body))
-	req.Header.Set("User-Agent", "bulkhead")
-	resp, err := l.transport.RoundTrip(req)
+	node.KeepApart(req, x.tenant.ID)
+	call.give(req)
+	setHeaders(req, call.Call)
+	if x.model.Dialect == upstream.Bulkhead {
+		expiry := x.g.clock.Now().Add(x.g.bounds.PassLife)
+		req.Header.Set("X-Bulkhead-Pass", x.g.passer.Mint(a.attempt, x.domain, expiry, a.room, call.whole()))
+	}
+	resp, err := node.RoundTrip(req)
 	if err != nil {
 		return nil, lost(ctx, err)
 	}
+	rec.Status = resp.StatusCode
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil
 	}
@@ -213,83 +353,196 @@ func (a *attempt) post(ctx context.Context, l *leg, body []byte) (*http.Response
 	if err != nil && ctx.Err() != nil {
 		return nil, lost(ctx, err)
 	}
-	e := fault.Parse(resp.StatusCode, data)
-	return nil, &failure{err: e.ForClient(), retry: e.Code == fault.PeerGone, ended: err == nil}
+	e := upstream.ParseFailure(x.model.Dialect, resp.StatusCode, data)
+	f := failed(e.ForClient())
+	f.retry, f.ended = e.Code == fault.PeerGone, err == nil
+	return nil, f
 }
 
 // lost is the failure of a call that gave no answer. Only a connection that never came
-// about makes a retry: after that, a request may have been what ended the worker.
+// about makes a retry: after that, a request may have been what ended the engine.
 func lost(ctx context.Context, err error) *failure {
-	f := &failure{err: fault.New(fault.UpstreamUnreachable), echo: ctx.Err() != nil}
+	f := &failure{err: fault.New(fault.UpstreamUnreachable), echo: ctx.Err() != nil, outcome: fleet.Failed}
+	if f.echo {
+		f.outcome = fleet.Cancelled
+		return f
+	}
 	var op *net.OpError
-	if !f.echo && errors.As(err, &op) && op.Op == "dial" {
-		f.retry, f.ended = true, true
+	if errors.As(err, &op) && op.Op == "dial" {
+		f.retry, f.ended, f.outcome = true, true, fleet.Unreachable
 	}
 	return f
 }
 
+const (
+	// answerCopies is how often an answer is held: as it came, and as it is sent.
+	answerCopies = 2
+	// firstAnswer is how many bytes of an answer no budget counts, and how many are set aside
+	// for one of unknown length.
+	firstAnswer = 16 << 10
+)
+
+// hold takes bytes from the byte budgets for an answer that is held, of which there were
+// before so many bytes, and will be after so many (G-14): how long one becomes is the
+// client's wish.
+func (x *exchange) hold(before, after int64) *fault.Error {
+	more := max(after, firstAnswer) - max(before, firstAnswer)
+	if more <= 0 {
+		return nil
+	}
+	return x.lease.take(answerCopies * more)
+}
+
 // readAnswer reads a whole JSON answer of at most limit bytes.
 func (a *attempt) readAnswer(ctx context.Context, resp *http.Response, limit int64) ([]byte, *failure) {
-	if !hasType(resp, "application/json") {
-		return nil, &failure{err: fault.New(fault.UpstreamVoid)}
+	size := resp.ContentLength
+	if !hasType(resp, "application/json") || size > limit {
+		return nil, failed(fault.New(fault.UpstreamVoid))
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
-	if err != nil {
-		return nil, lost(ctx, err)
+	if size < 0 {
+		size = min(firstAnswer, limit)
 	}
-	if int64(len(data)) > limit {
-		return nil, &failure{err: fault.New(fault.UpstreamVoid)}
+	if fail := a.x.hold(0, size); fail != nil {
+		return nil, &failure{err: fail}
 	}
-	return data, nil
+	into := make([]byte, 0, size+1) // one byte more than is due makes the read see the end
+	for {
+		if n := int64(cap(into)); int64(len(into)) == n && n <= limit {
+			more := min(n, limit+1-n)
+			if fail := a.x.hold(n, n+more); fail != nil {
+				return nil, &failure{err: fail}
+			}
+			into = append(make([]byte, 0, n+more), into...)
+		}
+		n, err := resp.Body.Read(into[len(into):cap(into)])
+		into = into[:len(into)+n]
+		switch {
+		case int64(len(into)) > limit:
+			return nil, failed(fault.New(fault.UpstreamVoid))
+		case errors.Is(err, io.EOF):
+			return into, nil
+		case err != nil:
+			return nil, lost(ctx, err)
+		}
+	}
 }
 
 func hasType(resp *http.Response, want string) bool {
-	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	declared := resp.Header.Get("Content-Type")
+	if declared == want {
+		return true
+	}
+	kind, _, err := mime.ParseMediaType(declared)
 	return err == nil && kind == want
 }
 
-// runDecode calls the decode leg and relays its answer.
-func (a *attempt) runDecode(body []byte) *failure {
-	resp, fail := a.post(a.dctx, a.pair.decode, body)
+// runDecode calls the leg that is relayed, and relays its answer.
+func (a *attempt) runDecode(node *fleet.Node, role upstream.Role, h *upstream.Handle) *failure {
+	x := a.x
+	began := x.g.clock.Now()
+	a.last = LegRecord{Role: role, Node: node.Name(), ID: a.id, Sequence: a.sequence}
+	f := a.askDecode(node, role, h, began)
+	a.last.Took = x.g.clock.Now().Sub(began)
+	return f.at(node)
+}
+
+func (a *attempt) askDecode(node *fleet.Node, role upstream.Role, h *upstream.Handle, began time.Time) *failure {
+	if a.x.req.Streaming == upstream.Whole && !a.assembles() {
+		resp, fail := a.post(a.dctx, node, a.call(role, a.id, h), &a.last)
+		if fail != nil {
+			return fail
+		}
+		defer closeBody(resp)
+		return a.whole(resp, began)
+	}
+	var conn net.Conn
+	ctx := httptrace.WithClientTrace(a.dctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conn = i.Conn }})
+	resp, fail := a.post(ctx, node, a.call(role, a.id, h), &a.last)
 	if fail != nil {
 		return fail
 	}
 	defer closeBody(resp)
-	if a.x.req.Streaming == upstream.Streamed {
-		return a.stream(resp)
+	fail = a.stream(resp, began)
+	if a.odd&record.SurplusBytes != 0 && conn != nil {
+		// Where the surplus came in one piece with the end, the transport has the connection
+		// back already (G-12).
+		_ = conn.Close()
 	}
-	return a.whole(resp)
+	return fail
+}
+
+// minted is the id that the relayed leg's answers must carry; empty if it is the engine's
+// own, which only must not change.
+func (a *attempt) minted() string {
+	if a.x.model.traits.IDs == upstream.Steady {
+		return ""
+	}
+	return a.id
 }
 
 // whole relays an answer in one body.
-func (a *attempt) whole(resp *http.Response) *failure {
+func (a *attempt) whole(resp *http.Response, began time.Time) *failure {
 	x := a.x
 	data, fail := a.readAnswer(a.dctx, resp, x.g.bounds.Answer)
 	if fail != nil {
 		return fail
 	}
 	a.decodeEnded = true
-	reply, err := upstream.ParseAnswer(x.req.Endpoint, data)
+	a.last.First = x.g.clock.Now().Sub(began)
+	reply, err := upstream.ParseAnswer(x.model.Dialect, x.req.Endpoint, data)
 	if err != nil {
 		return void(fault.UpstreamVoid)
 	}
-	ag := upstream.Sound(a.rid, &reply)
-	if ag == upstream.Agreed && (reply.Finish == "" || !reply.HasText) {
+	ag := upstream.Sound(x.model.Dialect, a.minted(), &reply)
+	if ag == upstream.Agreed && !complete(&reply, x.choices()) {
 		ag = upstream.Unproved
 	}
-	if ag == upstream.Agreed {
-		ag, fail = a.agree(upstream.Decoded{Prompt: reply.Prompt, Text: reply.Text(), Progress: upstream.Ended})
+	if fail := a.collected(); fail != nil {
+		return fail
+	}
+	if ag == upstream.Agreed && x.model.traits.Legs != upstream.One {
+		var d upstream.Decoded
+		d.Add(&reply)
+		ag, fail = a.agree(d)
 	}
 	if fail != nil {
 		return fail
 	}
 	if ag != upstream.Agreed {
-		x.event.Agreement = ag
+		a.agreement = ag
 		return broken(ag, &reply)
 	}
-	x.usage(&reply)
-	x.deliver(reply.Rewrite(make([]byte, 0, len(data)+64), x.publicID(), x.model.Name, upstream.KeepUsage))
+	a.usage(&reply)
+	a.counted(reply.Prompt)
+	if a.round.split {
+		a.answer = &reply
+		return nil
+	}
+	p := x.public()
+	p.Usage = upstream.KeepUsage
+	x.out.deliver(reply.Rewrite(make([]byte, 0, len(data)+64), p))
 	return nil
+}
+
+// complete says whether a whole answer has all choices, each with its text or what stands
+// in place of one, and each ended.
+func complete(r *upstream.Reply, choices int) bool {
+	if r.Choices != choices {
+		return false
+	}
+	seen := make([]bool, choices)
+	for i := range choices {
+		at := r.Index(i)
+		n := int(at.N)
+		if !at.Known {
+			n = i
+		}
+		if n < 0 || n >= choices || seen[n] || r.Finish(i) == "" || !r.HasText(i) && !r.Moves(i) {
+			return false
+		}
+		seen[n] = true
+	}
+	return true
 }
 
 // agree waits for prefill and compares it with what decode said so far.
@@ -298,44 +551,84 @@ func (a *attempt) agree(d upstream.Decoded) (upstream.Agreement, *failure) {
 	if p.fail != nil {
 		return upstream.Open, &failure{err: p.fail.err, echo: true}
 	}
-	ag := upstream.Agree(&p.reply, d, a.x.req.Stops)
-	a.x.event.Agreement = ag
+	ag := upstream.Agree(a.x.model.Dialect, &p.reply, d, a.x.req.Stops)
+	if a.agreement != upstream.Agreed && ag == upstream.Agreed {
+		a.prefilled()
+	}
+	a.agreement = ag
 	return ag, nil
 }
 
-// abort tells a worker to end the attempt, by its exact id. The closed connection tells
-// it as well; this reaches it where that is not seen. Once is not always enough, so a
-// call that fails is made once more.
-func (a *attempt) abort(l *leg) {
+// counted tells how long the prompt is by the engine's own count, and prefilled that
+// prefill is through with it, so that what was held too much is free. Sequences share
+// their target, so only one that is alone can tell.
+func (a *attempt) counted(n upstream.Count) {
+	if n.Known && !a.round.split && a.x.req.Prompts <= 1 {
+		a.round.target.Counted(n.N)
+	}
+}
+
+func (a *attempt) prefilled() {
+	if !a.round.split {
+		a.round.target.Prefilled()
+	}
+}
+
+// usage notes what the relayed leg reported, if it adds up.
+func (a *attempt) usage(r *upstream.Reply) {
+	if r.Contradictory {
+		a.odd |= record.UsageWrong
+		a.prompt, a.completion = admit.Unknown(), admit.Unknown()
+		return
+	}
+	a.last.Note(r)
+	if r.Cached.Known && r.Prompt.Known && r.Cached.N > r.Prompt.N {
+		a.odd |= record.CachedTooMany
+	}
+	if !r.Prompt.Known || !r.Completion.Known {
+		return
+	}
+	a.prompt, a.completion = admit.Known(r.Prompt.N), admit.Known(r.Completion.N)
+	if r.Completion.N > a.round.max*int64(a.x.choices()) {
+		a.odd |= record.UsageWrong
+		a.completion = admit.Unknown()
+	}
+}
+
+// abort tells an engine to end the attempt, by the exact id of the leg. The closed
+// connection tells it as well; this reaches it where that is not seen. Once is not always
+// enough, so a call that fails is made once more.
+func (a *attempt) abort(n *fleet.Node, id string) {
 	x := a.x
-	x.pending = true
+	if !x.model.traits.Aborts {
+		return
+	}
+	a.aborting = true
 	ctx := context.WithoutCancel(x.r.Context())
-	rid := a.rid
 	x.aborts.Go(func() {
 		for range 2 {
-			if x.g.tellAbort(ctx, l, rid) {
+			if x.g.tellAbort(ctx, n, id) {
 				return
 			}
 		}
 	})
 }
 
-// tellAbort makes one abort call and says whether the worker took it.
-func (g *Gateway) tellAbort(ctx context.Context, l *leg, rid string) bool {
+// tellAbort makes one abort call and says whether the engine took it.
+func (g *Gateway) tellAbort(ctx context.Context, n *fleet.Node, id string) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer g.clock.AfterFunc(g.bounds.Abort, cancel).Stop()
-	body, err := json.Marshal(map[string]string{"rid": rid})
+	body, err := json.Marshal(map[string]string{"rid": id})
 	if err != nil {
 		return false
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.URL+"/abort_request", bytes.NewReader(body))
+	req, err := n.NewControl(ctx, http.MethodPost, "/abort_request", bytes.NewReader(body))
 	if err != nil {
 		return false
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+l.ControlKey)
-	resp, err := l.transport.RoundTrip(req)
+	resp, err := n.RoundTrip(req)
 	if err != nil {
 		return false
 	}

@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
+	"bulkhead.dev/bulkhead/internal/account"
 	"bulkhead.dev/bulkhead/internal/fault"
 )
 
@@ -17,6 +19,9 @@ import (
 // must not believe that it had an effect (G-1).
 func checkHeaders(h http.Header) *fault.Error {
 	for name := range h {
+		if len(name) < 2 || name[0]|0x20 != 'x' || name[1] != '-' {
+			continue // all that are reserved begin so
+		}
 		if reservedHeader(strings.ToLower(name)) {
 			return fault.New(fault.ReservedHeader, fault.Field(strings.ToLower(name)))
 		}
@@ -26,10 +31,12 @@ func checkHeaders(h http.Header) *fault.Error {
 
 func reservedHeader(name string) bool {
 	switch name {
-	case "x-kv-cache-source-host-port", "x-llm-d-inference-fairness-id", "x-tenant-id", "x-smg-tenant-id", "x-encoder-hosts-ports":
+	case "x-kv-cache-source-host-port", "x-llm-d-inference-fairness-id", "x-tenant-id", "x-encoder-hosts-ports", "x-conversation-id":
 		return true
 	}
-	for _, prefix := range [...]string{"x-bulkhead-", "x-prefiller-", "x-data-parallel-"} {
+	for _, prefix := range [...]string{
+		"x-bulkhead-", "x-prefiller-", "x-data-parallel-", "x-override-", "x-sglext-", "x-sglang-", "x-smg-", "x-body-",
+	} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
@@ -37,12 +44,31 @@ func reservedHeader(name string) bool {
 	return false
 }
 
+// maxClientID is the longest id of a client's own, in bytes, that is kept and echoed.
+const maxClientID = 128
+
+// clientID is the client's own id of its request, cut to its bound; empty if it gave none
+// or one that is not printable ASCII. It is echoed and remembered, and reaches no engine.
+func clientID(h http.Header) string {
+	id := h.Get(headerClient)
+	if id == "" {
+		id = h.Get("X-Request-Id")
+	}
+	id = id[:min(len(id), maxClientID)]
+	for i := range len(id) {
+		if id[i] < ' ' || id[i] > '~' {
+			return ""
+		}
+	}
+	return id
+}
+
 // checkForm refuses a body by its headers.
 func checkForm(h http.Header) *fault.Error {
 	if h.Get("Content-Encoding") != "" {
 		return fault.New(fault.ContentEncoding)
 	}
-	if declared := h.Get("Content-Type"); declared != "" {
+	if declared := h.Get("Content-Type"); declared != "" && declared != "application/json" {
 		if kind, _, err := mime.ParseMediaType(declared); err != nil || kind != "application/json" {
 			return fault.New(fault.ContentType)
 		}
@@ -54,19 +80,27 @@ func checkForm(h http.Header) *fault.Error {
 // each of the two legs.
 const copies = 3
 
-// lease is the part of the byte budgets that a request holds.
+// lease is the part of the byte budgets that a request holds, for its body and for what is
+// held of its answers. It is safe for concurrent use. The zero value takes nothing.
 type lease struct {
-	process, tenant *budget
-	n               int64
+	process, tenant *account.Budget
+
+	mu sync.Mutex
+	n  int64
 }
 
 // take takes n more bytes from both budgets, or none.
 func (l *lease) take(n int64) *fault.Error {
-	if !l.tenant.take(n) {
-		return fault.New(fault.TenantBytes, fault.Int(l.tenant.limit))
+	if l.tenant == nil {
+		return nil
 	}
-	if !l.process.take(n) {
-		l.tenant.give(n)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.tenant.Take(n) {
+		return fault.New(fault.TenantBytes, fault.Int(l.tenant.Limit()))
+	}
+	if !l.process.Take(n) {
+		l.tenant.Give(n)
 		return fault.New(fault.Overloaded)
 	}
 	l.n += n
@@ -75,8 +109,10 @@ func (l *lease) take(n int64) *fault.Error {
 
 // release gives everything back.
 func (l *lease) release() {
-	l.tenant.give(l.n)
-	l.process.give(l.n)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tenant.Give(l.n)
+	l.process.Give(l.n)
 	l.n = 0
 }
 
@@ -86,10 +122,10 @@ const firstChunk = 64 << 10
 // readBody reads a whole body. Every byte is taken from the budgets before it is read,
 // and the body must keep up its least rate (G-14).
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, l *lease) ([]byte, *fault.Error) {
-	tooLarge := fault.New(fault.BodyTooLarge, fault.Int(g.bounds.Body))
+	tooLarge := func() *fault.Error { return fault.New(fault.BodyTooLarge, fault.Int(g.bounds.Body)) }
 	size := r.ContentLength
 	if size > g.bounds.Body {
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	if size < 0 {
 		size = min(firstChunk, g.bounds.Body)
@@ -105,7 +141,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, l *lease) ([]
 	for {
 		if len(body) == cap(body) {
 			if int64(len(body)) > g.bounds.Body {
-				return nil, tooLarge
+				return nil, tooLarge()
 			}
 			more := min(int64(cap(body)), g.bounds.Body+1-int64(cap(body)))
 			if fail := l.take(copies * more); fail != nil {
@@ -129,7 +165,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, l *lease) ([]
 		}
 	}
 	if int64(len(body)) > g.bounds.Body {
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	_ = rc.SetReadDeadline(time.Time{})
 	return body, nil

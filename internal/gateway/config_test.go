@@ -1,10 +1,7 @@
 package gateway
 
 import (
-	"bytes"
 	"crypto/rand"
-	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +9,9 @@ import (
 	"time"
 
 	"bulkhead.dev/bulkhead/handoff"
+	"bulkhead.dev/bulkhead/internal/account"
+	"bulkhead.dev/bulkhead/internal/fleet"
+	"bulkhead.dev/bulkhead/internal/upstream"
 	"bulkhead.dev/bulkhead/kv"
 )
 
@@ -21,9 +21,11 @@ func (nopPasser) Mint(handoff.Attempt, kv.Domain, time.Time, int64, []byte) stri
 
 func sound() Config {
 	return Config{
-		Tenants: []Tenant{{ID: "a", Keys: []KeyHash{{1}}, Models: []string{"m"}}, {ID: "b", Keys: []KeyHash{{2}}}},
-		Models:  []Model{{Name: "m", Pairs: []Pair{{BootstrapHost: "p", Prefill: Leg{URL: "http://h:1"}, Decode: Leg{URL: "https://h:2"}}}}},
-		Pepper:  make([]byte, 16), DomainKey: make([]byte, 16), Passer: nopPasser{}, Events: make(eventChan, 8), Random: rand.Reader, Clock: SystemClock{},
+		Tenants: []Tenant{{ID: "a", Keys: []Key{{Hash: account.KeyHash{1}}}, Models: []string{"m"}}, {ID: "b", Keys: []Key{{Hash: account.KeyHash{2}}}}},
+		Models: []Model{{Name: "m", Engines: fleet.Spec{Pairs: []fleet.PairSpec{
+			{BootstrapHost: "p", Prefill: fleet.Source{URL: "http://h:1"}, Decode: fleet.Source{URL: "https://h:2"}},
+		}}}},
+		Pepper: make([]byte, 16), DomainKey: make([]byte, 16), Passer: nopPasser{}, Events: make(eventChan, 8), Random: rand.Reader, Clock: SystemClock{},
 	}
 }
 
@@ -31,28 +33,43 @@ func TestConfig(t *testing.T) {
 	if _, err := New(sound()); err != nil {
 		t.Fatal(err)
 	}
+	later := time.Now().Add(time.Hour)
 	for want, change := range map[string]func(*Config){
-		"pepper":                   func(c *Config) { c.Pepper = c.Pepper[1:] },
-		"domain key":               func(c *Config) { c.DomainKey = nil },
-		"passer":                   func(c *Config) { c.Passer = nil },
-		"events":                   func(c *Config) { c.Events = nil },
-		"random":                   func(c *Config) { c.Random = nil },
-		"clock":                    func(c *Config) { c.Clock = nil },
-		"retry_percent":            func(c *Config) { c.Bounds.RetryPercent = 101 },
-		"models[0].name":           func(c *Config) { c.Models[0].Name = "" },
-		"models[1].name":           func(c *Config) { c.Models = append(c.Models, c.Models[0]) },
-		"models[0].pairs":          func(c *Config) { c.Models[0].Pairs = nil },
-		"models[0]":                func(c *Config) { c.Models[0].Window = -1 },
-		"models[0].pairs[0]: boot": func(c *Config) { c.Models[0].Pairs[0].BootstrapHost = "" },
-		"models[0].pairs[0]: a":    func(c *Config) { c.Models[0].Pairs[0].Decode.URL = "http://h:1/path" },
-		"models[0].pairs[0]":       func(c *Config) { c.Models[0].Pairs[0].Prefill.URL = "h:1" },
-		"models[0].pairs[0]:":      func(c *Config) { c.Models[0].Pairs[0].Prefill.URL = "http://u:p@h:1" },
-		"tenants[0].id":            func(c *Config) { c.Tenants[0].ID = "" },
-		"tenants[1].id":            func(c *Config) { c.Tenants[1].ID = "a" },
-		"tenants[1].keys[0]":       func(c *Config) { c.Tenants[1].Keys[0] = KeyHash{1} },
-		"tenants[0].keys[0]":       func(c *Config) { c.Tenants[0].Keys[0] = KeyHash{} },
-		"tenants[0].models[0]":     func(c *Config) { c.Tenants[0].Models[0] = "n" },
-		"tenants[0]: a budget":     func(c *Config) { c.Tenants[0].Bytes = -1 },
+		"pepper":                                func(c *Config) { c.Pepper = c.Pepper[1:] },
+		"domain key":                            func(c *Config) { c.DomainKey = nil },
+		"passer":                                func(c *Config) { c.Passer = nil },
+		"events":                                func(c *Config) { c.Events = nil },
+		"random":                                func(c *Config) { c.Random = nil },
+		"clock":                                 func(c *Config) { c.Clock = nil },
+		"retry_percent":                         func(c *Config) { c.Bounds.RetryPercent = 101 },
+		"records":                               func(c *Config) { c.Records = -1 },
+		"models[0].name":                        func(c *Config) { c.Models[0].Name = "" },
+		"models[1].name":                        func(c *Config) { c.Models = append(c.Models, c.Models[0]) },
+		"models[0].engines":                     func(c *Config) { c.Models[0].Engines.Pairs = nil },
+		"models[0].engines: lease":              func(c *Config) { c.Models[0].Dialect = upstream.VLLMNixl },
+		"models[0].engines: sglang has one leg": func(c *Config) { c.Models[0].Dialect = upstream.SGLang },
+		"models[0]":                             func(c *Config) { c.Models[0].Window = -1 },
+		"models[0].probe":                       func(c *Config) { c.Models[0].Probe.Prompt = "What?" },
+		"models[0].engines: pairs[0].bootstrap": func(c *Config) { c.Models[0].Engines.Pairs[0].BootstrapHost = "" },
+		"models[0].engines: pairs[0].url: want": func(c *Config) { c.Models[0].Engines.Pairs[0].Decode.URL = "http://h:1/path" },
+		"models[0].engines: pairs[0].url":       func(c *Config) { c.Models[0].Engines.Pairs[0].Prefill.URL = "h:1" },
+		"models[0].engines: pairs[0].url:":      func(c *Config) { c.Models[0].Engines.Pairs[0].Prefill.URL = "http://u:p@h:1" },
+		"tenants[0].id":                         func(c *Config) { c.Tenants[0].ID = "" },
+		"tenants[0].id:":                        func(c *Config) { c.Tenants[0].ID = probeTenant },
+		"tenants[1].id":                         func(c *Config) { c.Tenants[1].ID = "a" },
+		"tenants[1].keys[0]":                    func(c *Config) { c.Tenants[1].Keys[0].Hash = account.KeyHash{1} },
+		"tenants[0].keys[0]":                    func(c *Config) { c.Tenants[0].Keys[0].Hash = account.KeyHash{} },
+		"tenants[0].models[0]":                  func(c *Config) { c.Tenants[0].Models[0] = "n" },
+		"tenants[0]: a budget":                  func(c *Config) { c.Tenants[0].Bytes = -1 },
+		"tenants[0]: a budget is":               func(c *Config) { c.Tenants[0].TokensPerMinute = -1 },
+		"tenants[0].aliases":                    func(c *Config) { c.Tenants[0].Aliases = map[string]Alias{"x": {Model: "n"}} },
+		"tenants[0].aliases:":                   func(c *Config) { c.Tenants[0].Aliases = map[string]Alias{"m": {Model: "m"}} },
+		"tenants[0].narrow":                     func(c *Config) { c.Tenants[0].Narrow = "X-Bulkhead-Pass" },
+		"tenants[0].narrow:":                    func(c *Config) { c.Tenants[0].Narrow = "authorization" },
+		"modes: there":                          func(c *Config) { c.Modes = map[Control]Mode{"hold": {}} },
+		"modes[admission].until":                func(c *Config) { c.Modes = map[Control]Mode{Admission: {State: Shadow}} },
+		"modes[admission].until:":               func(c *Config) { c.Modes = map[Control]Mode{Admission: {State: Off, Until: later}} },
+		"modes[admission].mode":                 func(c *Config) { c.Modes = map[Control]Mode{Admission: {State: 9}} },
 	} {
 		c := sound()
 		change(&c)
@@ -60,86 +77,50 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-}
-
-func TestKeys(t *testing.T) {
-	pepper := []byte("0123456789abcdef")
-	text, hash, err := NewKey(rand.Reader, pepper)
-	if err != nil || !strings.HasPrefix(text, "bk-") || len(text) != 3+32 {
-		t.Fatalf("%q, %v", text, err)
-	}
-	if strings.Contains(hash.String(), text[3:]) || hashKey(pepper, text) != hash || hashKey([]byte("another pepper.."), text) == hash {
-		t.Error("the hash is not keyed")
-	}
-	back, err := ParseKeyHash(hash.String())
-	if err != nil || back != hash {
-		t.Errorf("%v, %v", back, err)
-	}
-	for _, bad := range []string{"", "00", strings.Repeat("g", 64), strings.Repeat("0", 66), text} {
-		if _, err := ParseKeyHash(bad); err == nil || strings.Contains(err.Error(), "bk-") {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-	if text2, hash2, _ := NewKey(rand.Reader, pepper); text2 == text || hash2 == hash {
-		t.Error("two keys are equal")
-	}
-	if _, _, err := NewKey(bytes.NewReader(make([]byte, 15)), pepper); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("too little randomness: %v", err)
+	c := sound()
+	c.Passer, c.Models[0].Dialect = nil, upstream.SGLangPD
+	if _, err := New(c); err != nil {
+		t.Errorf("only our own workers need a passer: %v", err)
 	}
 }
 
 func TestDoorFindsEveryKey(t *testing.T) {
 	c := sound()
 	// Two hashes that begin alike stand in one bucket.
-	first := hashKey(c.Pepper, "bk-first")
+	first := account.Hash(c.Pepper, "bk-first")
 	near := first
 	near[31] ^= 1
-	c.Tenants[0].Keys = []KeyHash{near, hashKey(c.Pepper, "bk-other")}
-	c.Tenants[1].Keys = []KeyHash{first}
+	c.Tenants[0].Keys = []Key{{Hash: near}, {Hash: account.Hash(c.Pepper, "bk-other")}}
+	c.Tenants[1].Keys = []Key{{Hash: first}}
 	g, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]string{"bk-first": "b", "bk-other": "a"} {
-		got, fail := g.door.tenant(http.Header{"Authorization": {"bearer " + key}})
-		if fail != nil || got.id != want {
+		got, fail := g.door.tenant(http.Header{"Authorization": {"bearer " + key}}, time.Now())
+		if fail != nil || got.ID != want {
 			t.Errorf("%s: %v, %v", key, got, fail)
 		}
 	}
-	if _, fail := g.door.tenant(http.Header{"Authorization": {"Bearer bk-third"}}); fail == nil {
+	if _, fail := g.door.tenant(http.Header{"Authorization": {"Bearer bk-third"}}, time.Now()); fail == nil {
 		t.Error("an unknown key was taken")
 	}
 }
 
-func TestDomains(t *testing.T) {
-	key, key2 := []byte("0123456789abcdef"), []byte("0123456789abcdeF")
-	base := domain(key, ownDomain, "a", 1)
-	if base != domain(key, ownDomain, "a", 1) {
-		t.Error("a domain has two names")
-	}
-	for name, other := range map[string]kv.Domain{
-		"another tenant": domain(key, ownDomain, "b", 1), "a named domain of that name": domain(key, namedDomain, "a", 1),
-		"another epoch": domain(key, ownDomain, "a", 2), "another key": domain(key2, ownDomain, "a", 1), "empty": domain(key, ownDomain, "", 1),
-		"zero": {},
-	} {
-		if other == base {
-			t.Errorf("%s has the same domain", name)
-		}
-	}
+// TestDomainsOfTenants: tenants with one named domain share it, and no others.
+func TestDomainsOfTenants(t *testing.T) {
 	c := sound()
 	c.Tenants = append(c.Tenants, Tenant{ID: "c", Domain: "a"}, Tenant{ID: "d", Domain: "a"}, Tenant{ID: "e", Domain: "z"})
 	for i := range c.Tenants {
-		c.Tenants[i].Keys = []KeyHash{hashKey(c.Pepper, c.Tenants[i].ID)}
+		c.Tenants[i].Keys = []Key{{Hash: account.Hash(c.Pepper, c.Tenants[i].ID)}}
 	}
 	g, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	of := map[string]kv.Domain{}
-	for _, entries := range g.door.byTag {
-		for _, e := range entries {
-			of[e.tenant.id] = e.tenant.domain
-		}
+	for id, t := range g.door.byID {
+		of[id] = t.domain
 	}
 	if of["c"] != of["d"] || of["a"] == of["c"] || of["a"] == of["b"] || of["e"] == of["c"] {
 		t.Errorf("domains: %v", of)
@@ -157,7 +138,7 @@ func TestMint(t *testing.T) {
 			t.Fatal(err)
 		}
 		id, err := g.mint()
-		if err != nil || id.room < 1 || seen[id] || len(id.rid) != 3+32 {
+		if err != nil || id.room < 1 || seen[id] || len(id.transfer) != 3+32 {
 			t.Errorf("%+v, %v", id, err)
 		}
 		seen[id] = true
@@ -181,9 +162,10 @@ func TestMint(t *testing.T) {
 
 // TestNoRandomness is a source that fails: nothing is served with bits that are not.
 func TestNoRandomness(t *testing.T) {
+	const start = 16 // for the fleet
 	for _, bytes := range []int{0, 24, 60} {
 		c := sound()
-		c.Random = strings.NewReader(strings.Repeat("x", bytes))
+		c.Random = strings.NewReader(strings.Repeat("x", start+bytes))
 		g, err := New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -208,31 +190,14 @@ func TestServer(t *testing.T) {
 	}
 }
 
-func TestBudget(t *testing.T) {
-	b := newBudget(10)
-	if !b.take(10) || b.take(1) || b.held() != 10 {
-		t.Error("take")
-	}
-	b.give(4)
-	if b.take(5) || !b.take(4) {
-		t.Error("give")
-	}
-	l := lease{process: newBudget(5), tenant: newBudget(9)}
-	if l.take(5) != nil || l.take(1) == nil || l.tenant.held() != 5 || l.process.held() != 5 {
+func TestByteLease(t *testing.T) {
+	l := lease{process: account.NewBudget(5), tenant: account.NewBudget(9)}
+	if l.take(5) != nil || l.take(1) == nil || l.tenant.Held() != 5 || l.process.Held() != 5 {
 		t.Error("a refusal must take from neither budget")
 	}
 	l.release()
 	l.release()
-	if l.tenant.held() != 0 || l.process.held() != 0 {
+	if l.tenant.Held() != 0 || l.process.Held() != 0 {
 		t.Error("release")
-	}
-	r := newRetryBudget(0)
-	n := 0
-	for r.spend() {
-		n++
-	}
-	r.earn()
-	if n != retryBurst || r.spend() {
-		t.Errorf("%d retries without a share", n)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"bulkhead.dev/bulkhead/internal/fault"
-	"bulkhead.dev/bulkhead/internal/upstream"
+	"bulkhead.dev/bulkhead/internal/record"
 )
 
 // undispatched holds that no leg has been called.
@@ -51,7 +51,7 @@ func TestBadBodies(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := r.send(r.request("POST", chatPath, tc.body))
 			e := r.refused(a, 400, tc.code)
-			if e.Verdict != Refused || e.Attempts != 0 || tc.param != "" && !strings.Contains(a.body, `"param":"`+tc.param+`"`) {
+			if e.Verdict != record.Refused || e.Attempts != 0 || tc.param != "" && !strings.Contains(a.body, `"param":"`+tc.param+`"`) {
 				t.Errorf("%s, event %+v", a.body, e)
 			}
 		})
@@ -98,6 +98,10 @@ func TestBadHeaders(t *testing.T) {
 		{"X-Tenant-Id", "tenant-b", "reserved_header", 400},
 		{"X-Data-Parallel-Rank", "1", "reserved_header", 400},
 		{"X-Encoder-Hosts-Ports", "1", "reserved_header", 400},
+		{"X-Override-Rid", "1", "reserved_header", 400},
+		{"X-Sglext-Return-Input-Ids", "1", "reserved_header", 400},
+		{"X-Smg-Routing-Key", "1", "reserved_header", 400},
+		{"X-Conversation-Id", "1", "reserved_header", 400},
 	} {
 		t.Run(tc.name+" "+tc.value, func(t *testing.T) {
 			req := r.request("POST", chatPath, chatBody(""))
@@ -113,15 +117,17 @@ func TestBadHeaders(t *testing.T) {
 	req.Header.Add("Authorization", "Bearer "+r.key)
 	r.refused(r.send(req), 401, "invalid_api_key") // twice
 	req = r.request("POST", chatPath, chatBody(""))
-	req.Header.Set("X-Request-Id", secret)
+	const own = "client-s-own-id-91"
+	req.Header.Set("X-Request-Id", own)
 	req.Header.Set("Idempotency-Key", secret)
+	req.Header.Set("X-Session-Affinity", secret)
 	req.Header.Set("Content-Type", "application/json; charset=utf-8")
-	if a := r.send(req); a.status != 200 {
-		t.Errorf("harmless headers: %d %s", a.status, a.body)
+	if a := r.send(req); a.status != 200 || a.header.Get(headerClient) != own {
+		t.Errorf("harmless headers: %d %s %v", a.status, a.body, a.header)
 	}
 	r.event()
 	for _, c := range append(r.prefill.got(), r.decode.got()...) {
-		if strings.Contains(fmt.Sprint(c.header), secret) {
+		if text := fmt.Sprint(c.header); strings.Contains(text, secret) || strings.Contains(text, own) {
 			t.Errorf("a client's header reached a leg: %v", c.header)
 		}
 	}
@@ -202,7 +208,7 @@ func TestBodyLimits(t *testing.T) {
 	if got := r.raw(r.head("Content-Length: 100")+`{"model":`, closeWrite); strings.Contains(got, "200 OK") {
 		t.Errorf("cut body: %q", got)
 	}
-	if e := r.event(); e.Verdict != Left && e.Code != fault.BodyIncomplete {
+	if e := r.event(); e.Verdict != record.Left && e.Code != fault.BodyIncomplete {
 		t.Errorf("event: %+v", e)
 	}
 	if got := r.raw(r.head("Transfer-Encoding: chunked")+"zz\r\n", keepOpen); !strings.Contains(got, "body_incomplete") {
@@ -262,7 +268,7 @@ func TestHalfClosed(t *testing.T) {
 	if got := r.raw(r.head(fmt.Sprintf("Content-Length: %d", len(body)))+body, closeWrite); got != "" {
 		t.Errorf("told %q", got)
 	}
-	if e := r.event(); e.Verdict != Left || e.Status != 0 {
+	if e := r.event(); e.Verdict != record.Left || e.Status != 0 {
 		t.Errorf("event: %+v", e)
 	}
 }
@@ -297,7 +303,7 @@ func TestSlowReader(t *testing.T) {
 		defer close(ended)
 		w.Header().Set("Content-Type", "text/event-stream")
 		for req.Context().Err() == nil {
-			if _, err := fmt.Fprintf(w, "data: %s\n\n", chunk(chatPath, c.rid, "The"+strings.Repeat("x", 100_000), "", promptTokens, 1)); err != nil {
+			if _, err := fmt.Fprintf(w, "data: %s\n\n", chunk(chatPath, c.id, "The"+strings.Repeat("x", 100_000), "", promptTokens, 1)); err != nil {
 				return
 			}
 		}
@@ -316,7 +322,7 @@ func TestSlowReader(t *testing.T) {
 		t.Fatalf("%q, %v", line, err)
 	}
 	<-ended
-	if e := r.event(); e.Verdict != Left || e.Status != 200 {
+	if e := r.event(); e.Verdict != record.Left || e.Status != 200 {
 		t.Errorf("event: %+v", e)
 	}
 	r.decode.aborted(t)
@@ -375,7 +381,7 @@ func TestAdmission(t *testing.T) {
 					}
 					return
 				}
-				if e := r.refused(a, tc.status, tc.code); e.Verdict != Refused {
+				if e := r.refused(a, tc.status, tc.code); e.Verdict != record.Refused {
 					t.Errorf("event: %+v", e)
 				}
 				r.undispatched()
@@ -425,7 +431,7 @@ func TestBudgets(t *testing.T) {
 			<-began
 			a := r.chat("")
 			e := r.refused(a, tc.status, tc.code)
-			if (tc.status == 429) != (a.header.Get("Retry-After") != "") || e.Verdict != Refused {
+			if (tc.status == 429) != (a.header.Get("Retry-After") != "") || e.Verdict != record.Refused {
 				t.Errorf("%v, event %+v", a.header, e)
 			}
 			let <- struct{}{}
@@ -488,25 +494,4 @@ func (p *pieces) Read(b []byte) (int, error) {
 	n := copy(b[:min(len(b), p.size)], p.text)
 	p.text = p.text[n:]
 	return n, nil
-}
-
-func TestVerdictNames(t *testing.T) {
-	seen := map[string]bool{}
-	for v := Undecided; v <= Left+1; v++ {
-		if s := v.String(); s == "" || seen[s] {
-			t.Errorf("verdict %d has no name of its own: %q", v, s)
-		} else {
-			seen[s] = true
-		}
-	}
-	for code, want := range map[fault.Code]Verdict{
-		fault.MissingKey: Refused, fault.TooLong: Refused, fault.Busy: Refused, fault.NoPairReady: Refused, fault.Overloaded: Refused,
-		fault.LegsDisagree: Void, fault.Integrity: Void, fault.UpstreamVoid: Void,
-		fault.PeerGone: Failed, fault.EngineFailed: Failed, fault.UpstreamUnreachable: Failed, fault.Internal: Failed, fault.Cancelled: Failed, fault.Deadline: Failed,
-	} {
-		if got := verdictOf(fault.New(code)); got != want {
-			t.Errorf("%s: %v, want %v", code, got, want)
-		}
-	}
-	_ = upstream.Agreed
 }

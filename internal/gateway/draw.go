@@ -28,8 +28,9 @@ func (g *Gateway) draw() (ids, error) {
 // from the public id, or from anything a client sent.
 type identity struct {
 	attempt handoff.Attempt
-	rid     string
 	room    int64 // 1 to 2^63-1
+	// transfer is the key under which two legs meet, for engines that have one; 128 bits.
+	transfer string
 }
 
 // mint draws the identity of an attempt.
@@ -39,10 +40,19 @@ func (g *Gateway) mint() (identity, error) {
 		return identity{}, err
 	}
 	return identity{
-		attempt: handoff.Attempt(b[:16]),
-		rid:     "bh-" + hex.EncodeToString(b[16:32]),
-		room:    max(1, int64(binary.BigEndian.Uint64(b[32:])>>1)),
+		attempt:  handoff.Attempt(b[:16]),
+		room:     max(1, int64(binary.BigEndian.Uint64(b[16:24])>>1)),
+		transfer: "bh-" + hex.EncodeToString(b[24:]),
 	}, nil
+}
+
+// legID draws the id of one call to an engine (G-12).
+func (g *Gateway) legID() (string, error) {
+	var b [16]byte
+	if err := g.fill(b[:]); err != nil {
+		return "", err
+	}
+	return "bh-" + hex.EncodeToString(b[:]), nil
 }
 
 func (g *Gateway) fill(b []byte) error {

@@ -68,24 +68,29 @@ func (f *Front) Exchange(ctx context.Context, c Config) error {
 	if earlier >= maxEarlier {
 		return errEarlier
 	}
-	g.follow(old.gateway)
+	g.fleet.Follow(old.gateway.fleet)
 	g.Refresh(ctx)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	g.follow(old.gateway)
 	f.install(g)
 	return nil
 }
 
-// follow makes the budgets of g, which serves nobody yet, count what requests of an
-// earlier gateway hold.
+// follow makes g, which serves nobody yet, go on where an earlier gateway stands: what its
+// requests hold of the budgets, and what is remembered.
 func (g *Gateway) follow(old *Gateway) {
-	g.seats.meter, g.bytes.meter = old.seats.meter, old.bytes.meter
+	g.seats.Follow(old.seats)
+	g.bytes.Follow(old.bytes)
 	for id, t := range g.door.byID {
 		if before := old.door.byID[id]; before != nil {
-			t.seats.meter, t.bytes.meter = before.seats.meter, before.bytes.meter
+			t.follow(before)
 		}
 	}
+	n := g.records.Size()
+	g.records, g.shadows = old.records, old.shadows
+	g.records.Resize(n)
 }
 
 // install runs g, makes it the current one, and ends its predecessor once that has no
@@ -152,6 +157,40 @@ func (f *Front) Status() FrontStatus {
 	}
 	s.Status = l.gateway.Status()
 	return s
+}
+
+// gateway is the current gateway; nil once the front is closed.
+func (f *Front) gateway() *Gateway {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.current == nil {
+		return nil
+	}
+	return f.current.gateway
+}
+
+// Explain finds what is remembered of a request, by its public id.
+func (f *Front) Explain(id string) (Record, bool) {
+	if g := f.gateway(); g != nil {
+		return g.Explain(id)
+	}
+	return Record{}, false
+}
+
+// Posture says which rules hold on which route.
+func (f *Front) Posture() []Stance {
+	if g := f.gateway(); g != nil {
+		return g.Posture()
+	}
+	return nil
+}
+
+// Shadow returns what passed only because a control is in shadow.
+func (f *Front) Shadow() []ShadowCount {
+	if g := f.gateway(); g != nil {
+		return g.Shadow()
+	}
+	return nil
 }
 
 // Close takes no more requests, waits for those in progress and for what is still to be

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"bulkhead.dev/bulkhead/internal/account"
 )
 
 // fronted is a rig with a front before it, under the configuration that it returns.
@@ -28,7 +30,7 @@ func fronted(t *testing.T) (*rig, *Front, Config) {
 		seats := f.current.gateway.seats
 		r.front.Close()
 		f.Close()
-		if n := seats.held(); n != 0 {
+		if n := seats.Held(); n != 0 {
 			t.Errorf("%d seats are taken at rest", n)
 		}
 	})
@@ -40,7 +42,7 @@ func fronted(t *testing.T) (*rig, *Front, Config) {
 func (r *rig) paused(let <-chan struct{}) (*http.Response, *eventReader) {
 	r.t.Helper()
 	r.decode.set(func(w http.ResponseWriter, _ *http.Request, c call) {
-		chunks := decodeChunks(chatPath, c.rid)
+		chunks := decodeChunks(chatPath, c.id)
 		events(w, chunks[:2]...)
 		<-let
 		events(w, append(chunks[2:], "[DONE]")...)
@@ -272,68 +274,24 @@ func TestFrontClose(t *testing.T) {
 	r.event()
 }
 
-// TestStatusTellsWhy: for each way in which a worker is not what it must be.
-func TestStatusTellsWhy(t *testing.T) {
-	for _, tc := range []struct {
-		why  Why
-		make func(r *rig)
-	}{
-		{Fits, func(*rig) {}},
-		{PrefillAway, func(r *rig) { r.prefill.srv.Close() }},
-		{DecodeAway, func(r *rig) { r.decode.srv.Close() }},
-		{PrefillDeclines, func(r *rig) { r.prefill.become(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }) }},
-		{DecodeDeclines, func(r *rig) { r.decode.become(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }) }},
-		{PrefillSilent, func(r *rig) { r.prefill.say("max_total_num_tokens", "many") }},
-		{DecodeSilent, func(r *rig) {
-			r.decode.become(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-		}},
-		{Unmatched, func(r *rig) { r.decode.say("page_size", 16) }},
-	} {
-		r := newRig(t, nil)
-		tc.make(r)
-		r.g.Refresh(t.Context()) // may meet a connection that is just dying
-		r.g.Refresh(t.Context())
-		s := r.g.Status()
-		if len(s.Pairs) != 1 || s.Pairs[0].Why != tc.why || s.Ready != (tc.why == Fits) || s.Pairs[0].Ready != s.Ready {
-			t.Errorf("want %q, got %+v", tc.why, s)
-		}
-		if tc.why.String() == "unknown" || s.Pairs[0].Pair != "pair-prefill-0" {
-			t.Errorf("%v: %+v", tc.why, s.Pairs)
-		}
-	}
-	c := sound()
-	g, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range g.Status().Pairs {
-		if p.Ready || p.Why != Unseen {
-			t.Errorf("nobody looked yet: %+v", p)
-		}
-	}
-	if len(g.Status().Pairs) == 0 || Unmatched.String() == (Unmatched+1).String() {
-		t.Error("no pairs, or the last reason has no words")
-	}
-}
-
 // TestHashKey: a key that a tenant brought along finds its tenant like any other.
 func TestHashKey(t *testing.T) {
 	c := sound()
 	const key = "sk-brought-along-0123"
-	hash, err := HashKey(c.Pepper, key)
+	hash, err := account.HashKey(c.Pepper, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Tenants[0].Keys = []KeyHash{hash}
+	c.Tenants[0].Keys = []Key{{Hash: hash}}
 	g, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, fail := g.door.tenant(http.Header{"Authorization": {"Bearer " + key}}); fail != nil || got.id != c.Tenants[0].ID {
+	if got, fail := g.door.tenant(http.Header{"Authorization": {"Bearer " + key}}, time.Now()); fail != nil || got.ID != c.Tenants[0].ID {
 		t.Errorf("%v, %v", got, fail)
 	}
-	for _, bad := range []string{"", "sk-short", strings.Repeat("k", maxKey+1), "sk-with a space in", "sk-with-a-newline\n", "sk-ключ-ключ-ключ"} {
-		if _, err := HashKey(c.Pepper, bad); err == nil || bad != "" && strings.Contains(err.Error(), bad) {
+	for _, bad := range []string{"", "sk-short", strings.Repeat("k", account.MaxKey+1), "sk-with a space in", "sk-with-a-newline\n", "sk-ключ-ключ-ключ"} {
+		if _, err := account.HashKey(c.Pepper, bad); err == nil || bad != "" && strings.Contains(err.Error(), bad) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -70,7 +70,7 @@ func (s *story) says(name string, called *sync.WaitGroup) script {
 	return func(w http.ResponseWriter, r *http.Request, c call) {
 		called.Done()
 		called.Wait()
-		head, body, _ := strings.Cut(strings.ReplaceAll(text, "RID", c.rid), "\n")
+		head, body, _ := strings.Cut(strings.ReplaceAll(text, "RID", c.id), "\n")
 		status, kind := 0, ""
 		if _, err := fmt.Sscan(head, &status, &kind); err != nil {
 			panic(fmt.Sprintf("%s: %q: %v", name, head, err))

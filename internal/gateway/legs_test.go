@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"bulkhead.dev/bulkhead/internal/fault"
+	"bulkhead.dev/bulkhead/internal/record"
 	"bulkhead.dev/bulkhead/internal/upstream"
 )
 
@@ -19,13 +20,16 @@ func modes() map[string]string {
 }
 
 // leaking is a decode leg that answers with another request's text.
-func leaking(w http.ResponseWriter, r *http.Request, c call) {
+func leaking(w http.ResponseWriter, r *http.Request, c call) { leakingAs(promptTokens, w, r, c) }
+
+// leakingAs is leaking with a count of the prompt.
+func leakingAs(prompt int, w http.ResponseWriter, r *http.Request, c call) {
 	if !c.stream {
-		reply(w, 200, whole(r.URL.Path, c.rid, "The "+foreign, "stop", promptTokens, 3))
+		reply(w, 200, whole(r.URL.Path, c.id, "The "+foreign, "stop", prompt, 3))
 		return
 	}
-	events(w, chunk(r.URL.Path, c.rid, "The "+foreign, "", promptTokens, 1), chunk(r.URL.Path, c.rid, foreign, "stop", promptTokens, 3),
-		usageChunk(c.rid, promptTokens, 3), "[DONE]")
+	events(w, chunk(r.URL.Path, c.id, "The "+foreign, "", prompt, 1), chunk(r.URL.Path, c.id, foreign, "stop", prompt, 3),
+		usageChunk(c.id, prompt, 3), "[DONE]")
 }
 
 // edited is an honest leg whose answer is changed by a replacement.
@@ -74,52 +78,52 @@ func TestPrefillFails(t *testing.T) {
 		code    string
 		verdict Verdict
 	}{
-		{"400", refusing(400, tooLong), 400, "too_long", Refused},
-		{"400 with free text", refusing(400, `{"error":{"message":"`+foreign+`","code":"`+foreign+`"}}`), 400, "bad_input", Refused},
-		{"400 as SGLang says it", refusing(400, `{"object":"error","message":"`+foreign+`","code":400}`), 400, "bad_input", Refused},
-		{"500 as text", refusing(500, foreign), 500, "engine_failed", Failed},
-		{"403", refusing(403, string(fault.New(fault.BadPass).Body())), 502, "upstream_refused", Failed},
-		{"401 without a body", refusing(401, ""), 502, "upstream_refused", Failed},
-		{"409", refusing(409, string(fault.New(fault.DuplicateAttempt).Body())), 502, "upstream_refused", Failed},
-		{"502 integrity", refusing(502, string(fault.New(fault.Integrity).Body())), 502, "integrity", Void},
-		{"503", refusing(503, ""), 503, "busy", Refused},
-		{"302", refusing(302, ""), 500, "engine_failed", Failed},
-		{"204", func(w http.ResponseWriter, _ *http.Request, _ call) { w.WriteHeader(204) }, 500, "engine_failed", Failed},
-		{"200 with an error object", refusing(200, `{"error":{"message":"`+foreign+`","code":400}}`), 500, "engine_failed", Failed},
-		{"200 with our error object", refusing(200, tooLong), 400, "too_long", Refused},
-		{"200 with an error beside an answer", prefillEdit(`"created":1`, `"error":{"message":"x"}`), 500, "engine_failed", Failed},
-		{"200, finish abort", prefillEdit(`"length"`, `"abort"`), 500, "engine_failed", Failed},
-		{"200, no finish", prefillEdit(`"length"`, `null`), 500, "engine_failed", Failed},
-		{"200, a stream with an error", func(w http.ResponseWriter, _ *http.Request, _ call) { events(w, tooLong) }, 502, "upstream_answer_void", Void},
-		{"200, no JSON", refusing(200, foreign), 502, "upstream_answer_void", Void},
-		{"200, empty", refusing(200, ""), 502, "upstream_answer_void", Void},
+		{"400", refusing(400, tooLong), 400, "too_long", record.Refused},
+		{"400 with free text", refusing(400, `{"error":{"message":"`+foreign+`","code":"`+foreign+`"}}`), 400, "bad_input", record.Refused},
+		{"400 as SGLang says it", refusing(400, `{"object":"error","message":"`+foreign+`","code":400}`), 400, "bad_input", record.Refused},
+		{"500 as text", refusing(500, foreign), 500, "engine_failed", record.Failed},
+		{"403", refusing(403, string(fault.New(fault.BadPass).Body())), 502, "upstream_refused", record.Failed},
+		{"401 without a body", refusing(401, ""), 502, "upstream_refused", record.Failed},
+		{"409", refusing(409, string(fault.New(fault.DuplicateAttempt).Body())), 502, "upstream_refused", record.Failed},
+		{"502 integrity", refusing(502, string(fault.New(fault.Integrity).Body())), 502, "integrity", record.Void},
+		{"503", refusing(503, ""), 503, "busy", record.Refused},
+		{"302", refusing(302, ""), 500, "engine_failed", record.Failed},
+		{"204", func(w http.ResponseWriter, _ *http.Request, _ call) { w.WriteHeader(204) }, 500, "engine_failed", record.Failed},
+		{"200 with an error object", refusing(200, `{"error":{"message":"`+foreign+`","code":400}}`), 500, "engine_failed", record.Failed},
+		{"200 with our error object", refusing(200, tooLong), 400, "too_long", record.Refused},
+		{"200 with an error beside an answer", prefillEdit(`"created":1`, `"error":{"message":"x"}`), 500, "engine_failed", record.Failed},
+		{"200, finish abort", prefillEdit(`"length"`, `"abort"`), 500, "engine_failed", record.Failed},
+		{"200, no finish", prefillEdit(`"length"`, `null`), 500, "engine_failed", record.Failed},
+		{"200, a stream with an error", func(w http.ResponseWriter, _ *http.Request, _ call) { events(w, tooLong) }, 502, "upstream_answer_void", record.Void},
+		{"200, no JSON", refusing(200, foreign), 502, "upstream_answer_void", record.Void},
+		{"200, empty", refusing(200, ""), 502, "upstream_answer_void", record.Void},
 		{"200, two answers", func(w http.ResponseWriter, r *http.Request, c call) {
 			honestPrefill(w, r, c)
-			_, _ = fmt.Fprint(w, whole(r.URL.Path, c.rid, "The", "length", promptTokens, 1))
-		}, 502, "upstream_answer_void", Void},
+			_, _ = fmt.Fprint(w, whole(r.URL.Path, c.id, "The", "length", promptTokens, 1))
+		}, 502, "upstream_answer_void", record.Void},
 		{"200, endless", func(w http.ResponseWriter, _ *http.Request, _ call) {
 			reply(w, 200, strings.Repeat(" ", maxPrefill+1))
-		}, 502, "upstream_answer_void", Void},
+		}, 502, "upstream_answer_void", record.Void},
 		{"200, another id", func(w http.ResponseWriter, r *http.Request, c call) {
-			c.rid = otherID
+			c.id = otherID
 			honestPrefill(w, r, c)
-		}, 502, "upstream_answer_void", Void},
-		{"200, no id", prefillEdit(`"id"`, `"idx"`), 502, "upstream_answer_void", Void},
+		}, 502, "upstream_answer_void", record.Void},
+		{"200, no id", prefillEdit(`"id"`, `"idx"`), 502, "upstream_answer_void", record.Void},
 		{"200, one token counted: the incident", func(w http.ResponseWriter, r *http.Request, c call) {
-			reply(w, 200, whole(r.URL.Path, c.rid, "The", "length", 1, 1))
-		}, 502, "legs_disagree", Void},
+			reply(w, 200, whole(r.URL.Path, c.id, "The", "length", 1, 1))
+		}, 502, "legs_disagree", record.Void},
 		{"200, one token more", func(w http.ResponseWriter, r *http.Request, c call) {
-			reply(w, 200, whole(r.URL.Path, c.rid, "The", "length", promptTokens+1, 1))
-		}, 502, "legs_disagree", Void},
-		{"200, no count", prefillEdit(`"prompt_tokens"`, `"x"`), 502, "upstream_answer_void", Void},
-		{"200, another first token", prefillEdit(`"The"`, `"An"`), 502, "legs_disagree", Void},
-		{"200, no text", prefillEdit(`"The"`, `null`), 502, "upstream_answer_void", Void},
-		{"hangs up", func(http.ResponseWriter, *http.Request, call) { panic(http.ErrAbortHandler) }, 502, "upstream_unreachable", Failed},
+			reply(w, 200, whole(r.URL.Path, c.id, "The", "length", promptTokens+1, 1))
+		}, 502, "legs_disagree", record.Void},
+		{"200, no count", prefillEdit(`"prompt_tokens"`, `"x"`), 502, "upstream_answer_void", record.Void},
+		{"200, another first token", prefillEdit(`"The"`, `"An"`), 502, "legs_disagree", record.Void},
+		{"200, no text", prefillEdit(`"The"`, `null`), 502, "upstream_answer_void", record.Void},
+		{"hangs up", func(http.ResponseWriter, *http.Request, call) { panic(http.ErrAbortHandler) }, 502, "upstream_unreachable", record.Failed},
 		{"hangs up in its answer", func(w http.ResponseWriter, _ *http.Request, _ call) {
 			reply(w, 200, `{"id":`)
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
-		}, 502, "upstream_unreachable", Failed},
+		}, 502, "upstream_unreachable", record.Failed},
 	} {
 		for mode, members := range modes() {
 			t.Run(tc.name+"/"+mode, func(t *testing.T) {
@@ -197,11 +201,11 @@ func TestDecodeFails(t *testing.T) {
 			events(w, string(fault.New(fault.TooLong, fault.Int(9), fault.Int(5)).Body()), "[DONE]")
 		}, 400, "too_long", true},
 		{"another id", func(w http.ResponseWriter, r *http.Request, c call) {
-			c.rid = otherID
+			c.id = otherID
 			leaking(w, r, c)
 		}, 502, "upstream_answer_void", true},
 		{"an id that begins as ours", func(w http.ResponseWriter, r *http.Request, c call) {
-			c.rid += "0"
+			c.id += "0"
 			leaking(w, r, c)
 		}, 502, "upstream_answer_void", true},
 		{"two choices", edited(leaking, `"choices":[`, `"choices":[{"index":1},`), 502, "upstream_answer_void", true},
@@ -217,13 +221,13 @@ func TestDecodeFails(t *testing.T) {
 					<-began // so that prefill has a call to be ended
 					if tc.name == "finish abort" && c.stream {
 						c := c
-						events(w, chunk(chatPath, c.rid, foreign, "abort", promptTokens, 1))
+						events(w, chunk(chatPath, c.id, foreign, "abort", promptTokens, 1))
 						return
 					}
 					tc.do(w, req, c)
 				})
 				e := r.refused(r.chat(members), tc.status, tc.code)
-				if rid := r.prefill.aborted(t); rid != e.RID {
+				if rid := r.prefill.aborted(t); rid != r.prefill.got()[0].rid || r.decode.got()[0].rid != e.RID {
 					t.Errorf("aborted %q, the attempt was %q", rid, e.RID)
 				}
 				r.g.tasks.Wait()
@@ -244,9 +248,8 @@ func TestDecodeUnproved(t *testing.T) {
 		code string
 		ag   upstream.Agreement
 	}{
-		{"count of another prompt", func(w http.ResponseWriter, r *http.Request, c call) {
-			edited(leaking, fmt.Sprintf(`"prompt_tokens":%d`, promptTokens), `"prompt_tokens":4096`)(w, r, c)
-		}, "legs_disagree", upstream.CountsDiffer},
+		{"count of another prompt", func(w http.ResponseWriter, r *http.Request, c call) { leakingAs(4096, w, r, c) }, "legs_disagree", upstream.CountsDiffer},
+		{"a sum that is none", edited(leaking, fmt.Sprintf(`"prompt_tokens":%d`, promptTokens), `"prompt_tokens":4096`), "upstream_answer_void", upstream.Unproved},
 		{"first token of another answer", edited(leaking, "The ", ""), "legs_disagree", upstream.TokensDiffer},
 		{"no usage", edited(leaking, `"usage"`, `"x"`), "upstream_answer_void", upstream.Unproved},
 	} {
@@ -255,7 +258,7 @@ func TestDecodeUnproved(t *testing.T) {
 				r := newRig(t, nil)
 				r.decode.set(tc.do)
 				e := r.refused(r.chat(members), 502, tc.code)
-				if e.Agreement != tc.ag || e.Verdict != Void {
+				if e.Agreement != tc.ag || e.Verdict != record.Void {
 					t.Errorf("event: %+v", e)
 				}
 			})
@@ -270,7 +273,7 @@ func TestDecodeUnproved(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.Bounds.Held = 4096 })
 		r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
 			for range 200 {
-				events(w, chunk(req.URL.Path, c.rid, "", "", promptTokens, 0))
+				events(w, chunk(req.URL.Path, c.id, "", "", promptTokens, 0))
 			}
 			<-req.Context().Done()
 		})
@@ -280,7 +283,7 @@ func TestDecodeUnproved(t *testing.T) {
 	t.Run("whole answer too long", func(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.Bounds.Answer = 4096 })
 		r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
-			reply(w, 200, whole(req.URL.Path, c.rid, "The"+strings.Repeat("x", 4096), "stop", promptTokens, 3))
+			reply(w, 200, whole(req.URL.Path, c.id, "The"+strings.Repeat("x", 4096), "stop", promptTokens, 3))
 		})
 		r.refused(r.chat(""), 502, "upstream_answer_void")
 	})
@@ -291,10 +294,10 @@ func TestStopStringAtTheStart(t *testing.T) {
 	r := newRig(t, nil)
 	r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
 		if !c.stream {
-			reply(w, 200, whole(req.URL.Path, c.rid, "", "stop", promptTokens, 1))
+			reply(w, 200, whole(req.URL.Path, c.id, "", "stop", promptTokens, 1))
 			return
 		}
-		events(w, chunk(req.URL.Path, c.rid, "", "stop", promptTokens, 1), "[DONE]")
+		events(w, chunk(req.URL.Path, c.id, "", "stop", promptTokens, 1), "[DONE]")
 	})
 	for mode, members := range modes() {
 		if a := r.chat(`,"stop":["The"]` + members); a.status != 200 || a.err != nil {
@@ -316,9 +319,9 @@ func TestStopStringAtTheStart(t *testing.T) {
 // connection that does not end well.
 func TestBrokenStream(t *testing.T) {
 	begin := func(w http.ResponseWriter, c call) {
-		events(w, decodeChunks(chatPath, c.rid)[:2]...)
+		events(w, decodeChunks(chatPath, c.id)[:2]...)
 	}
-	rest := func(c call) []string { return decodeChunks(chatPath, c.rid)[2:] }
+	rest := func(c call) []string { return decodeChunks(chatPath, c.id)[2:] }
 	for _, tc := range []struct {
 		name string
 		do   func(w http.ResponseWriter, c call)
@@ -335,7 +338,7 @@ func TestBrokenStream(t *testing.T) {
 		{"finish without [DONE]", func(w http.ResponseWriter, c call) { events(w, rest(c)...) }, "stream_broken"},
 		{"[DONE] without finish", func(w http.ResponseWriter, c call) { events(w, "[DONE]") }, "stream_broken"},
 		{"usage and [DONE] without finish", func(w http.ResponseWriter, c call) {
-			events(w, usageChunk(c.rid, promptTokens, 2), "[DONE]")
+			events(w, usageChunk(c.id, promptTokens, 2), "[DONE]")
 		}, "stream_broken"},
 		{"error then [DONE]", func(w http.ResponseWriter, c call) {
 			events(w, `{"error":{"message":"`+foreign+`","code":"x"}}`, "[DONE]")
@@ -344,26 +347,26 @@ func TestBrokenStream(t *testing.T) {
 			events(w, append(rest(c), string(fault.New(fault.Integrity).Body()), "[DONE]")...)
 		}, "integrity"},
 		{"finish abort", func(w http.ResponseWriter, c call) {
-			events(w, chunk(chatPath, c.rid, "", "abort", promptTokens, 2), "[DONE]")
+			events(w, chunk(chatPath, c.id, "", "abort", promptTokens, 2), "[DONE]")
 		}, "engine_failed"},
 		{"another id", func(w http.ResponseWriter, c call) { events(w, chunk(chatPath, otherID, foreign, "", promptTokens, 2)) }, "upstream_answer_void"},
 		{"another id in the usage chunk", func(w http.ResponseWriter, c call) {
 			events(w, append(rest(c), usageChunk(otherID, promptTokens, 3), "[DONE]")...)
 		}, "upstream_answer_void"},
-		{"another count", func(w http.ResponseWriter, c call) { events(w, chunk(chatPath, c.rid, foreign, "", promptTokens+1, 2)) }, "legs_disagree"},
+		{"another count", func(w http.ResponseWriter, c call) { events(w, chunk(chatPath, c.id, foreign, "", promptTokens+1, 2)) }, "legs_disagree"},
 		{"text after the finish", func(w http.ResponseWriter, c call) {
-			events(w, append(rest(c), chunk(chatPath, c.rid, foreign, "", promptTokens, 4), "[DONE]")...)
+			events(w, append(rest(c), chunk(chatPath, c.id, foreign, "", promptTokens, 4), "[DONE]")...)
 		}, "upstream_answer_void"},
 		{"second choice", func(w http.ResponseWriter, c call) {
-			events(w, strings.Replace(chunk(chatPath, c.rid, foreign, "", promptTokens, 2), `"index":0`, `"index":1`, 1))
+			events(w, strings.Replace(chunk(chatPath, c.id, foreign, "", promptTokens, 2), `"index":0`, `"index":1`, 1))
 		}, "upstream_answer_void"},
 		{"no JSON", func(w http.ResponseWriter, c call) { events(w, foreign) }, "upstream_answer_void"},
 		{"event too long", func(w http.ResponseWriter, c call) {
-			events(w, chunk(chatPath, c.rid, strings.Repeat("x", 1<<20), "", promptTokens, 2))
+			events(w, chunk(chatPath, c.id, strings.Repeat("x", 1<<20), "", promptTokens, 2))
 		}, "upstream_answer_void"},
 		{"never ends", func(w http.ResponseWriter, c call) {
 			for range 2*20 + moreChunks + 1 {
-				events(w, usageChunk(c.rid, promptTokens, 2))
+				events(w, usageChunk(c.id, promptTokens, 2))
 			}
 		}, "upstream_answer_void"},
 	} {
@@ -390,11 +393,11 @@ func TestBrokenStream(t *testing.T) {
 				t.Errorf("last event %s, want %s", last, tc.code)
 			}
 			e := r.event()
-			if e.Verdict != Broken || string(e.Code) != tc.code || e.Status != 200 || e.FirstByte != 0 && e.FirstByte > time.Minute {
+			if e.Verdict != record.Broken || string(e.Code) != tc.code || e.Status != 200 || e.FirstByte != 0 && e.FirstByte > time.Minute {
 				t.Errorf("event: %+v", e)
 			}
-			if _, known := e.Completion.Value(); known {
-				t.Error("a broken answer has a token count")
+			if e.From == record.Reported {
+				t.Error("a broken answer has the token count of a whole one")
 			}
 		})
 	}
@@ -406,7 +409,7 @@ func TestSoundPartIsDelivered(t *testing.T) {
 	r := newRig(t, nil)
 	seen := make(chan struct{})
 	r.decode.set(func(w http.ResponseWriter, _ *http.Request, c call) {
-		d := decodeChunks(chatPath, c.rid)
+		d := decodeChunks(chatPath, c.id)
 		events(w, d[:2]...)
 		<-seen
 		_, _ = fmt.Fprintf(w, "data: %s\n\ndata: %s\n\n", d[2], fault.New(fault.Integrity).Body())
@@ -444,7 +447,7 @@ func TestIdleStream(t *testing.T) {
 			r := newRig(t, nil)
 			sent := make(chan struct{})
 			r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
-				events(w, decodeChunks(chatPath, c.rid)[:2]...)
+				events(w, decodeChunks(chatPath, c.id)[:2]...)
 				_, _ = fmt.Fprint(w, more)
 				_ = http.NewResponseController(w).Flush()
 				close(sent)
@@ -471,7 +474,7 @@ func TestIdleStream(t *testing.T) {
 				t.Error("the connection ended well")
 			}
 			r.decode.aborted(t)
-			if e := r.event(); e.Verdict != Broken {
+			if e := r.event(); e.Verdict != record.Broken {
 				t.Errorf("event: %+v", e)
 			}
 		})
@@ -492,7 +495,7 @@ func TestNoVerdictInTime(t *testing.T) {
 			<-began
 			r.clock.advance(r.g.bounds.FirstByte)
 			r.refused(<-got, 504, "deadline")
-			if p, d := r.prefill.aborted(t), r.decode.aborted(t); p != d {
+			if p, d := r.prefill.aborted(t), r.decode.aborted(t); p != r.prefill.got()[0].rid || d != r.decode.got()[0].rid {
 				t.Errorf("aborted %q and %q", p, d)
 			}
 		})
@@ -505,9 +508,9 @@ func TestLongStreamOutlivesTheFirstByteBound(t *testing.T) {
 	r := newRig(t, nil)
 	step := make(chan struct{})
 	r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
-		events(w, decodeChunks(chatPath, c.rid)[:2]...)
+		events(w, decodeChunks(chatPath, c.id)[:2]...)
 		<-step
-		events(w, append(decodeChunks(chatPath, c.rid)[2:], "[DONE]")...)
+		events(w, append(decodeChunks(chatPath, c.id)[2:], "[DONE]")...)
 	})
 	r.g.bounds.Idle = 2 * r.g.bounds.FirstByte
 	resp, err := r.front.Client().Do(r.request("POST", chatPath, chatBody(`,"stream":true`)))
@@ -562,10 +565,10 @@ func TestClientLeaves(t *testing.T) {
 			<-ended
 			<-ended
 			e := r.event()
-			if p, d := r.prefill.aborted(t), r.decode.aborted(t); p != e.RID || d != e.RID {
+			if p, d := r.prefill.aborted(t), r.decode.aborted(t); p != r.prefill.got()[0].rid || d != e.RID {
 				t.Errorf("aborted %q and %q, the attempt was %q", p, d, e.RID)
 			}
-			if e.Verdict != Left || e.Status != 0 {
+			if e.Verdict != record.Left || e.Status != 0 {
 				t.Errorf("event: %+v", e)
 			}
 		})
@@ -574,7 +577,7 @@ func TestClientLeaves(t *testing.T) {
 		r := newRig(t, nil)
 		ended := make(chan struct{})
 		r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
-			events(w, decodeChunks(chatPath, c.rid)[:2]...)
+			events(w, decodeChunks(chatPath, c.id)[:2]...)
 			<-req.Context().Done()
 			close(ended)
 		})
@@ -587,7 +590,7 @@ func TestClientLeaves(t *testing.T) {
 		closeBody(resp)
 		<-ended
 		e := r.event()
-		if rid := r.decode.aborted(t); rid != e.RID || e.Verdict != Left || e.Status != 200 {
+		if rid := r.decode.aborted(t); rid != e.RID || e.Verdict != record.Left || e.Status != 200 {
 			t.Errorf("aborted %q, event: %+v", rid, e)
 		}
 	})
@@ -616,7 +619,7 @@ func TestDeadWorkersDoNotStopTheEnd(t *testing.T) {
 	r.refused(r.chat(""), 400, "bad_input")
 	for range 2 { // it is told twice
 		<-stuck
-		if r.g.seats.held() != 1 {
+		if r.g.seats.Held() != 1 {
 			t.Error("the seat is free although an abort is under way")
 		}
 		r.clock.advance(r.g.bounds.Abort)

@@ -16,6 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"bulkhead.dev/bulkhead/internal/account"
+	"bulkhead.dev/bulkhead/internal/fleet"
+	"bulkhead.dev/bulkhead/internal/record"
+	"bulkhead.dev/bulkhead/internal/upstream"
 	"bulkhead.dev/bulkhead/wire"
 )
 
@@ -98,7 +102,9 @@ type call struct {
 	raw    []byte
 	header http.Header
 	proto  string
-	rid    string
+	path   string
+	rid    string // the id that the leg was given
+	id     string // the id that its answer must bear
 	room   int64
 	stream bool
 	max    int64
@@ -120,16 +126,24 @@ type scripted struct {
 	do     script
 	over   http.HandlerFunc // takes the place of everything, if set
 	info   map[string]any
+	models []string
+	count  func() (status int, body string) // what its tokenizer says
+	blocks int                              // of vLLM's pool
 	calls  []call
+	counts []call
 	aborts chan string
 	looks  int
 }
 
 func newScripted(r *rig, role string) *scripted {
-	s := &scripted{rig: r, role: role, aborts: make(chan string, 1024), info: map[string]any{
+	s := &scripted{rig: r, role: role, aborts: make(chan string, 1024), models: []string{"served"}, blocks: 41, info: map[string]any{
 		"disaggregation_mode": role, "served_model_name": "served", "context_length": 1024, "page_size": 64,
-		"max_total_num_tokens": 640, "max_req_input_len": 600, "version": "1", "incarnation": role + "-1",
+		"max_total_num_tokens": 640, "max_req_input_len": 600, "version": "1", "incarnation": role + "-" + strconv.Itoa(r.engines),
 	}}
+	r.engines++
+	if role == "plain" {
+		s.info["disaggregation_mode"] = "null"
+	}
 	s.srv = httptest.NewServer(s)
 	r.t.Cleanup(s.srv.Close)
 	return s
@@ -153,14 +167,11 @@ func (s *scripted) become(f http.HandlerFunc) {
 	s.over = f
 }
 
+// vllm says whether the leg is one of vLLM's.
+func (s *scripted) vllm() bool { return strings.HasPrefix(s.rig.dialect.String(), "vllm") }
+
 func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
-	case "/server_info":
-		s.mu.Lock()
-		s.looks++
-		body, _ := json.Marshal(s.info)
-		s.mu.Unlock()
-		_, _ = w.Write(body)
 	case "/abort_request":
 		var v struct{ RID string }
 		if json.NewDecoder(r.Body).Decode(&v) != nil || r.Header.Get("Authorization") != "Bearer "+control {
@@ -169,8 +180,50 @@ func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		s.aborts <- v.RID
 		_, _ = io.WriteString(w, "{}")
-	default:
+	case "/v1/chat/completions", "/v1/completions":
 		s.take(w, r)
+	case "/tokenize", "/v1/tokenize", "/v1/chat/completions/input_tokens":
+		raw, _ := io.ReadAll(r.Body)
+		s.mu.Lock()
+		s.counts = append(s.counts, call{raw: raw, header: r.Header, path: r.URL.Path})
+		f := s.count
+		s.mu.Unlock()
+		status, body := 404, ""
+		if f != nil {
+			status, body = f()
+		}
+		reply(w, status, body)
+	default:
+		s.look(w, r)
+	}
+}
+
+// look answers what an engine is asked about itself.
+func (s *scripted) look(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looks++
+	sglang := strings.HasPrefix(s.rig.dialect.String(), "sglang") || s.rig.dialect == upstream.Bulkhead
+	switch path := r.URL.Path; {
+	case path == "/server_info" && sglang:
+		body, _ := json.Marshal(s.info)
+		_, _ = w.Write(body)
+	case path == "/v1/models" && s.rig.dialect != upstream.Bulkhead:
+		var data []string
+		for _, m := range s.models {
+			data = append(data, fmt.Sprintf(`{"id":%q,"max_model_len":1024}`, m))
+		}
+		_, _ = fmt.Fprintf(w, `{"object":"list","data":[%s]}`, strings.Join(data, ","))
+	case path == "/metrics" && s.vllm():
+		_, _ = fmt.Fprintf(w, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"%d\"} 1\n", s.blocks)
+	case path == "/version" && s.vllm():
+		_, _ = io.WriteString(w, `{"version":"0.32.0"}`)
+	case path == "/query" && s.vllm():
+		_, _ = fmt.Fprintf(w, `{"0":{"engine_id":"engine-of-%s","worker_addr":{}}}`, s.info["incarnation"])
+	case path == "/props" && s.rig.dialect == upstream.LlamaCPP:
+		_, _ = io.WriteString(w, `{"default_generation_settings":{"n_ctx":1024},"total_slots":4,"model_alias":"served","build_info":"b1"}`)
+	default:
+		w.WriteHeader(http.StatusNotFound)
 	}
 }
 
@@ -186,7 +239,19 @@ func (s *scripted) take(w http.ResponseWriter, r *http.Request) {
 		MaxTokens int64  `json:"max_tokens"`
 	}
 	_ = json.Unmarshal(raw, &v)
-	c := call{raw: raw, header: r.Header, proto: r.Proto, rid: v.RID, room: v.Room, stream: v.Stream, max: v.MaxTokens}
+	c := call{
+		raw: raw, header: r.Header, proto: r.Proto, path: r.URL.Path, rid: v.RID, id: v.RID, room: v.Room, stream: v.Stream, max: v.MaxTokens,
+	}
+	switch d := s.rig.dialect; {
+	case s.vllm():
+		c.rid = r.Header.Get("X-Request-Id")
+		c.id = "cmpl-" + c.rid
+		if c.path == chatPath {
+			c.id = "chatcmpl-" + c.rid
+		}
+	case d == upstream.LlamaCPP || d == upstream.OpenAI:
+		c.rid, c.id = "", "chatcmpl-the-engine-s-own"
+	}
 	c.pass, c.err = s.rig.passer.Check(r.Header.Get("X-Bulkhead-Pass"), v.Room, raw, s.rig.clock.Now())
 	s.mu.Lock()
 	c.first = int64(len(s.calls))
@@ -243,12 +308,14 @@ func (s *scripted) aborted(t *testing.T) string {
 // rig is a gateway over scripted legs.
 type rig struct {
 	t       *testing.T
+	dialect upstream.Dialect
 	clock   *testClock
 	passer  *wire.Passer
 	g       *Gateway
 	front   *httptest.Server
 	prefill *scripted
-	decode  *scripted
+	decode  *scripted // the one leg, of dialects that have one
+	engines int
 	key     string
 	other   string // key of a tenant that may use nothing
 	events  chan RequestEvent
@@ -260,79 +327,157 @@ func (c eventChan) Request(e RequestEvent) { c <- e }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
-	r := &rig{t: t, clock: newClock(), events: make(chan RequestEvent, 64)}
+	return rigOf(t, upstream.Bulkhead, change)
+}
+
+// rigOf is a rig with honest engines of a dialect.
+func rigOf(t *testing.T, d upstream.Dialect, change func(*Config)) *rig {
+	t.Helper()
+	r := newBare(t, d)
+	r.start(change)
+	return r
+}
+
+// newBare makes the legs of a rig.
+func newBare(t *testing.T, d upstream.Dialect) *rig {
+	t.Helper()
+	r := &rig{t: t, dialect: d, clock: newClock(), events: make(chan RequestEvent, 64)}
 	var err error
 	if r.passer, err = wire.NewPasser(bytes.Repeat([]byte{7}, 32)); err != nil {
 		t.Fatal(err)
 	}
+	if d.Traits().Legs == upstream.One {
+		r.decode = newScripted(r, "plain")
+		r.decode.set(honestDecode)
+		return r
+	}
 	r.prefill, r.decode = newScripted(r, "prefill"), newScripted(r, "decode")
 	r.prefill.set(honestPrefill)
 	r.decode.set(honestDecode)
+	return r
+}
+
+// legs are the legs that there are.
+func (r *rig) legs() []*scripted {
+	if r.prefill == nil {
+		return []*scripted{r.decode}
+	}
+	return []*scripted{r.prefill, r.decode}
+}
+
+// start puts a gateway before the legs.
+func (r *rig) start(change func(*Config)) {
+	r.t.Helper()
 	c := r.config()
 	if change != nil {
 		change(&c)
 	}
+	var err error
 	if r.g, err = New(c); err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	r.g.Refresh(context.Background())
 	r.front = httptest.NewUnstartedServer(nil)
 	r.front.Config = Server(r.g)
 	r.front.Start()
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		r.front.Close()
 		r.atRest()
 	})
-	return r
 }
 
 func (r *rig) config() Config {
 	pepper := bytes.Repeat([]byte{1}, 16)
-	key, hash, err := NewKey(rand.Reader, pepper)
+	key, hash, err := account.NewKey(rand.Reader, pepper)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	other, otherHash, err := NewKey(rand.Reader, pepper)
+	other, otherHash, err := account.NewKey(rand.Reader, pepper)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.key, r.other = key, other
 	return Config{
-		Tenants: []Tenant{{ID: "tenant-a", Keys: []KeyHash{hash}, Models: []string{"recall"}}, {ID: "tenant-b", Keys: []KeyHash{otherHash}}},
+		Tenants: []Tenant{{ID: "tenant-a", Keys: []Key{{Hash: hash}}, Models: []string{"recall"}}, {ID: "tenant-b", Keys: []Key{{Hash: otherHash}}}},
 		Models: []Model{{
-			Name: "recall", Served: "served", DefaultMaxTokens: 20, Sizes: Sizes{BytesPerToken: 1, PerMessage: 8, PerRequest: 8},
-			Pairs: []Pair{r.pairOf(r.prefill, r.decode, "prefill-0")},
+			Name: "recall", Served: "served", Dialect: r.dialect, DefaultMaxTokens: 20, Sizes: Sizes{BytesPerToken: 1, PerMessage: 8, PerRequest: 8},
+			Engines: r.spec(), Lease: r.lease(), Window: r.window(),
 		}},
 		Pepper: pepper, DomainKey: bytes.Repeat([]byte{2}, 16),
 		Passer: r.passer, Events: eventChan(r.events), Random: rand.Reader, Clock: r.clock,
 	}
 }
 
-func (r *rig) pairOf(p, d *scripted, name string) Pair {
-	return Pair{Name: "pair-" + name, BootstrapHost: name, Prefill: Leg{URL: p.srv.URL, ControlKey: control}, Decode: Leg{URL: d.srv.URL, ControlKey: control}}
+// lease is what the rig's prefill keeps a prompt for.
+func (r *rig) lease() time.Duration {
+	if r.dialect.Traits().Leased {
+		return 30 * time.Second
+	}
+	return 0
+}
+
+// window is the window of a model that does not tell one.
+func (r *rig) window() int64 {
+	if r.dialect.Traits().Hosted {
+		return 1024
+	}
+	return 0
+}
+
+// spec is the engines of the rig: they are at their full weight at once, no failure makes
+// them be left alone, and nothing waits for room.
+func (r *rig) spec() fleet.Spec {
+	s := fleet.Spec{
+		SlowStart: -1, Overcommit: 1000,
+		Breaker: fleet.Breaker{Failures: 1 << 30, Rate: 1, Least: 1 << 30},
+	}
+	switch r.dialect.Traits().Legs {
+	case upstream.One:
+		s.Plain = []fleet.Source{r.source(r.decode, "plain-0")}
+	default:
+		s.Pairs = []fleet.PairSpec{r.pairOf(r.prefill, r.decode, "prefill-0")}
+	}
+	return s
+}
+
+func (r *rig) source(s *scripted, name string) fleet.Source {
+	src := fleet.Source{Name: name, URL: s.srv.URL, ControlKey: control}
+	if r.dialect != upstream.Bulkhead {
+		src.Key = engineKey // our own workers have the pass instead
+	}
+	return src
+}
+
+// engineKey is the key of the engines.
+const engineKey = "key-of-the-engines-0123"
+
+func (r *rig) pairOf(p, d *scripted, name string) fleet.PairSpec {
+	spec := fleet.PairSpec{Name: "pair-" + name, BootstrapHost: name, Prefill: r.source(p, name), Decode: r.source(d, "decode-of-"+name)}
+	if r.dialect == upstream.VLLMMooncake {
+		host, port, _ := strings.Cut(strings.TrimPrefix(p.srv.URL, "http://"), ":")
+		spec.BootstrapHost = host
+		spec.BootstrapPort, _ = strconv.Atoi(port)
+	}
+	return spec
 }
 
 // atRest holds that nothing is held any more.
 func (r *rig) atRest() {
 	r.g.tasks.Wait()
-	if n := r.g.seats.held(); n != 0 {
+	if n := r.g.seats.Held(); n != 0 {
 		r.t.Errorf("%d seats are taken at rest", n)
 	}
-	if n := r.g.bytes.held(); n != 0 {
+	if n := r.g.bytes.Held(); n != 0 {
 		r.t.Errorf("%d bytes are taken at rest", n)
 	}
-	for _, entries := range r.g.door.byTag {
-		for _, e := range entries {
-			if e.tenant.seats.held() != 0 || e.tenant.bytes.held() != 0 {
-				r.t.Errorf("%s holds budget at rest", e.tenant.id)
-			}
+	for _, t := range r.g.door.byID {
+		if t.seats.Held() != 0 || t.bytes.Held() != 0 || t.counts.Held() != 0 {
+			r.t.Errorf("%s holds budget at rest", t.ID)
 		}
 	}
-	for _, m := range r.g.models {
-		for _, p := range m.pairs {
-			if n := p.busy.Load(); n != 0 {
-				r.t.Errorf("%s has %d attempts at rest", p.Name, n)
-			}
+	for _, n := range r.g.fleet.Status() {
+		if n.Tokens != 0 || n.Requests != 0 {
+			r.t.Errorf("%s has %d tokens of %d requests at rest", n.Name, n.Tokens, n.Requests)
 		}
 	}
 }
@@ -345,7 +490,7 @@ func (r *rig) event() RequestEvent {
 	select {
 	case e := <-r.events:
 		text := fmt.Sprintf("%+v %s %s", e, e.Verdict, e.Agreement)
-		for _, s := range []string{secret, foreign, r.key, r.other, control, "127.0.0.1"} {
+		for _, s := range []string{secret, foreign, r.key, r.other, control, engineKey, "127.0.0.1"} {
 			if strings.Contains(text, s) {
 				r.t.Errorf("the event tells %q: %s", s, text)
 			}
@@ -418,7 +563,7 @@ func (r *rig) sendSeen(req *http.Request, text string, seen chan struct{}) answe
 		close(seen)
 	}
 	a := answer{resp.StatusCode, resp.Header, string(body), err}
-	for _, s := range []string{secret, foreign, r.key, r.other, control, "127.0.0.1", r.prefill.srv.URL} {
+	for _, s := range []string{secret, foreign, r.key, r.other, control, engineKey, "127.0.0.1", r.decode.srv.URL} {
 		if strings.Contains(fmt.Sprint(a.header), s) {
 			r.t.Errorf("a header tells %q: %v", s, a.header)
 		}
@@ -429,7 +574,7 @@ func (r *rig) sendSeen(req *http.Request, text string, seen chan struct{}) answe
 	for name := range a.header {
 		switch name {
 		case "Content-Type", "Content-Length", "Date", "Cache-Control", "X-Content-Type-Options", "Connection", "Allow", "Www-Authenticate", "Retry-After",
-			headerID, headerVerdict, headerDropped:
+			headerID, headerAlsoID, headerVerdict, headerDropped, headerCount, headerClient:
 		default:
 			r.t.Errorf("header %s is on no list", name)
 		}
@@ -460,7 +605,7 @@ func (r *rig) refused(a answer, status int, code string) RequestEvent {
 	if a.status != status || a.code() != code {
 		r.t.Errorf("got %d %s, want %d %s", a.status, a.body, status, code)
 	}
-	if e.Status != status || string(e.Code) != code || e.FirstByte != 0 || e.Verdict == Served || e.Verdict == Undecided {
+	if e.Status != status || string(e.Code) != code || e.FirstByte != 0 || e.Verdict == Served || e.Verdict == record.Undecided {
 		r.t.Errorf("event: %+v", e)
 	}
 	if a.header.Get(headerVerdict) != e.Verdict.String() {
@@ -515,7 +660,22 @@ func reply(w http.ResponseWriter, status int, body string) {
 }
 
 func honestPrefill(w http.ResponseWriter, r *http.Request, c call) {
-	reply(w, 200, whole(r.URL.Path, c.rid, "The", "length", promptTokens, 1))
+	body := whole(r.URL.Path, c.id, "The", "length", promptTokens, 1)
+	if bytes.Contains(c.raw, []byte(`"do_remote_decode":true`)) && !bytes.Contains(c.raw, []byte("transfer_id")) {
+		body = strings.TrimSuffix(body, "}") + `,"kv_transfer_params":` + handle(c, promptTokens, 3) + `}`
+	}
+	reply(w, 200, body)
+}
+
+// handle is what vLLM's prefill gives for decode: so many blocks of 16 tokens.
+func handle(c call, tokens, blocks int) string {
+	ids := make([]string, blocks)
+	for i := range ids {
+		ids[i] = strconv.Itoa(i + 1)
+	}
+	return fmt.Sprintf(`{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[%s]],"remote_engine_id":"engine-p","remote_request_id":"%s-1a2b3c4d",`+
+		`"remote_host":"10.9.8.7","remote_port":5701,"tp_size":1,"remote_num_tokens":%d,"remote_blocks_expiry_time":null,"transfer_mode":"pull"}`,
+		strings.Join(ids, ","), c.id, tokens)
 }
 
 // events sends events, each flushed.
@@ -538,11 +698,11 @@ func decodeChunks(path, rid string) []string {
 
 func honestDecode(w http.ResponseWriter, r *http.Request, c call) {
 	if !c.stream {
-		reply(w, 200, whole(r.URL.Path, c.rid, "The answer", "stop", promptTokens, 3))
+		reply(w, 200, whole(r.URL.Path, c.id, "The answer", "stop", promptTokens, 3))
 		return
 	}
-	events(w, decodeChunks(r.URL.Path, c.rid)...)
-	events(w, usageChunk(c.rid, promptTokens, 3), "[DONE]")
+	events(w, decodeChunks(r.URL.Path, c.id)...)
+	events(w, usageChunk(c.id, promptTokens, 3), "[DONE]")
 }
 
 // refusing is a leg that refuses as our workers do.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"bulkhead.dev/bulkhead/internal/admit"
+	"bulkhead.dev/bulkhead/internal/record"
 	"bulkhead.dev/bulkhead/internal/upstream"
 )
 
@@ -44,7 +45,7 @@ func TestWholeAnswer(t *testing.T) {
 		}
 		e := r.event()
 		if e.Verdict != Served || e.Agreement != upstream.Agreed || e.Attempts != 1 || e.Tenant != "tenant-a" || e.Model != "recall" ||
-			e.Prompt != admit.Known(promptTokens) || e.Completion != admit.Known(3) || e.Pair != "pair-prefill-0" || e.Status != 200 || e.Code != "" {
+			e.Prompt != admit.Known(promptTokens) || e.Completion != admit.Known(3) || e.From != record.Reported || e.Target != "pair-prefill-0" || e.Count != record.ByBytes || e.Status != 200 || e.Code != "" {
 			t.Errorf("event: %+v", e)
 		}
 	}
@@ -78,13 +79,13 @@ func checkLegs(t *testing.T, r *rig) {
 				}
 			}
 		}
-		if p[i].rid != d[i].rid || p[i].room != d[i].room || p[i].room < 1 || p[i].pass != d[i].pass {
+		if p[i].rid == d[i].rid || d[i].rid == "" || p[i].room != d[i].room || p[i].room < 1 || p[i].pass != d[i].pass {
 			t.Errorf("the legs differ: %+v %+v", p[i], d[i])
 		}
 		if p[i].max != 1 || p[i].stream {
 			t.Errorf("prefill leg: %s", p[i].raw)
 		}
-		for _, id := range []string{p[i].rid, fmt.Sprint(p[i].room), p[i].pass.Attempt.String()} {
+		for _, id := range []string{p[i].rid, d[i].rid, fmt.Sprint(p[i].room), p[i].pass.Attempt.String()} {
 			if seen[id] {
 				t.Errorf("%s was used twice", id)
 			}
@@ -188,7 +189,7 @@ func TestStreamIsNotBuffered(t *testing.T) {
 	r := newRig(t, nil)
 	step := make(chan struct{})
 	r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
-		for _, d := range append(decodeChunks(chatPath, c.rid), "[DONE]") {
+		for _, d := range append(decodeChunks(chatPath, c.id), "[DONE]") {
 			events(w, d)
 			if strings.Contains(d, `:""`) || d == "[DONE]" {
 				continue // the role chunk is held until there is text
@@ -273,6 +274,22 @@ func TestModelsAndHealth(t *testing.T) {
 		if a := r.send(req); a.status != 401 || a.header.Get("WWW-Authenticate") != "Bearer" || !strings.Contains(a.code(), "api_key") {
 			t.Errorf("%.20q: %d %s", header, a.status, a.body)
 		}
+	}
+	one := r.send(r.request("GET", "/v1/models/recall", ""))
+	if want := `{"id":"recall","object":"model","created":0,"owned_by":"bulkhead","max_model_len":600}` + "\n"; one.status != 200 || one.body != want {
+		t.Errorf("%d %s", one.status, one.body)
+	}
+	if id := one.header.Get("X-Request-Id"); !strings.HasPrefix(id, "req-") || id != one.header.Get("X-Bulkhead-Request-Id") {
+		t.Errorf("request id %q", id)
+	}
+	req = r.request("GET", "/v1/models/recall", "")
+	req.Header.Set("Authorization", "Bearer "+r.other)
+	theirs, nobodys := r.send(req), r.send(r.request("GET", "/v1/models/nothing", ""))
+	if theirs.status != 404 || nobodys.status != 404 || theirs.code() != "model_not_found" || nobodys.code() != "model_not_found" {
+		t.Errorf("a model of somebody else's: %d %s; of nobody's: %d %s", theirs.status, theirs.body, nobodys.status, nobodys.body)
+	}
+	if a := r.send(r.request("POST", "/v1/embeddings", "{}")); a.status != 404 || a.code() != "path_not_served" || !strings.Contains(a.body, "/v1/embeddings") {
+		t.Errorf("%d %s", a.status, a.body)
 	}
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/": 404, "/v1/chat/completions/": 404, "/metrics": 404, "/v1/../healthz": 404, "/abort_request": 404, "/server_info": 404} {
 		if a := r.send(r.request("GET", path, "")); a.status != want {

@@ -1,21 +1,21 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
+	"time"
 
 	"bulkhead.dev/bulkhead/internal/admit"
 	"bulkhead.dev/bulkhead/internal/fault"
+	"bulkhead.dev/bulkhead/internal/fleet"
+	"bulkhead.dev/bulkhead/internal/record"
 	"bulkhead.dev/bulkhead/internal/upstream"
 )
 
-// errEvent says that an event is longer than it may be.
+// errEvent says that an event, or what is held of a stream, is longer than it may be.
 var errEvent = errors.New("gateway: event too long")
-
-// errLeft says that the client does not take its stream.
-var errLeft = errors.New("gateway: the client left")
 
 // firstBuffer is how much is read of a stream at first, in bytes.
 const firstBuffer = 4 << 10
@@ -87,37 +87,76 @@ const moreChunks = 64
 
 // relay is the state of one stream on its way to the client.
 type relay struct {
-	a    *attempt
-	in   eventReader
-	out  []byte // what the client gets next; everything until the verdict
-	text []byte // decode's text until the verdict
-	// prompt is decode's count; finish its finish reason.
+	a     *attempt
+	in    eventReader
+	reply upstream.Reply // of the chunk at hand
+	out   []byte         // what the client gets next; everything until the verdict
+	// said is what decode said until the verdict, where it is compared.
+	said upstream.Decoded
+	// id is what every chunk must carry; until the first one, empty where it is the engine's.
+	id     string
+	public upstream.Public
+	// prompt is decode's count; ended says which choices have their finish reason, left is
+	// how many have not.
 	prompt upstream.Count
-	finish string
-	// chunks counts the chunks: a worker that never ends must not keep us for ever.
-	chunks int64
+	ended  []bool
+	left   int
+	// moved says that any part of an answer came, counted that usage came at the end.
+	moved, counted bool
+	// fresh says that an event with data came since the idle timer was set.
+	fresh bool
+	// chunks counts the chunks, moves those with a part of an answer: a stream that never
+	// ends must not keep us for ever.
+	chunks, moves int64
 	// agreed: the legs agree, and what was held may leave.
 	agreed bool
-	idle   Timer
+	// whole takes the chunks if the client wants its answer whole; size is their length.
+	whole *upstream.Assembly
+	size  int64
+	idle  Timer
+	began time.Time // of the call
+	came  time.Time // of the first chunk
 }
 
-// stream relays server-sent events. Nothing leaves before the legs agree (G-3); the
-// stream is complete only with a finish reason and the end mark of the protocol, and no
-// error before it (G-5).
-func (a *attempt) stream(resp *http.Response) *failure {
+// stream relays server-sent events. Nothing leaves before the verdict (G-3); the stream is
+// complete only with a finish reason for each choice and the end mark of the protocol, and
+// no error before it (G-5).
+func (a *attempt) stream(resp *http.Response, began time.Time) *failure {
 	if !hasType(resp, "text/event-stream") {
-		return &failure{err: fault.New(fault.UpstreamVoid)}
+		return failed(fault.New(fault.UpstreamVoid))
 	}
-	s := &relay{a: a}
-	s.in = eventReader{r: resp.Body, max: a.x.g.bounds.Event, wait: s.flush}
-	s.idle = a.x.g.clock.AfterFunc(a.x.g.bounds.Idle, func() { a.x.cancel(errIdle) })
+	x := a.x
+	buf, _ := x.g.buffers.Get().(*[]byte)
+	s := &relay{
+		a: a, id: a.minted(), public: x.public(), left: x.choices(), began: began,
+		ended: make([]bool, x.choices()),
+	}
+	if a.round.split {
+		s.public.Shift = int64(a.sequence)
+	}
+	if a.assembles() {
+		s.whole = &upstream.Assembly{}
+	}
+	s.in = eventReader{r: resp.Body, buf: *buf, max: x.g.bounds.Event, wait: s.flush}
+	defer func() {
+		if *buf = s.in.buf; len(*buf) <= maxPooled {
+			x.g.buffers.Put(buf)
+		}
+	}()
+	s.idle = x.g.clock.AfterFunc(x.g.bounds.Idle, func() { a.dcancel(errIdle) })
 	defer s.idle.Stop()
 	fail := s.run()
-	if fail != nil && a.x.sent {
-		_ = s.flush() // what was read before the failure is sound; a client that left shows below
+	if _, told := a.completion.Value(); fail != nil && !told && a.odd&record.UsageWrong == 0 && s.agreed {
+		a.completion = admit.Known(s.moves) // pieces, where the engine counts at its end
+	}
+	if fail != nil && s.agreed && x.out.begun() {
+		_ = s.flush() // what was read before the failure is sound; a client that left shows elsewhere
 	}
 	return fail
 }
+
+// maxPooled is the largest buffer that is kept for the next stream, in bytes.
+const maxPooled = 64 << 10
 
 // run relays a stream to its end.
 func (s *relay) run() *failure {
@@ -126,7 +165,7 @@ func (s *relay) run() *failure {
 		if err != nil {
 			return s.cut(err)
 		}
-		s.idle.Reset(s.a.x.g.bounds.Idle)
+		s.fresh = true // comments are no progress, and never come here
 		if string(data) == upstream.Done {
 			return s.done()
 		}
@@ -140,12 +179,14 @@ func (s *relay) run() *failure {
 func (s *relay) cut(err error) *failure {
 	switch {
 	case errors.Is(err, errLeft):
-		return &failure{err: fault.New(fault.Cancelled)}
+		return failed(fault.New(fault.Cancelled))
 	case errors.Is(err, errEvent):
-		return &failure{err: fault.New(fault.UpstreamVoid)}
+		return failed(fault.New(fault.UpstreamVoid))
+	case errors.As(err, new(*overBudget)):
+		return s.undelivered(err)
 	}
 	f := lost(s.a.dctx, err)
-	if s.a.x.sent {
+	if s.a.x.out.begun() {
 		f.err = fault.New(fault.StreamBroken)
 	}
 	return f
@@ -154,172 +195,277 @@ func (s *relay) cut(err error) *failure {
 // chunk takes one chunk.
 func (s *relay) chunk(data []byte) *failure {
 	x := s.a.x
-	reply, err := upstream.ParseChunk(x.req.Endpoint, data)
-	if err != nil {
-		return &failure{err: fault.New(fault.UpstreamVoid)}
+	r := &s.reply
+	if upstream.ReadChunk(r, x.model.Dialect, x.req.Endpoint, data) != nil {
+		return failed(fault.New(fault.UpstreamVoid))
+	}
+	if s.chunks == 0 {
+		s.came = x.g.clock.Now()
+		s.a.last.First = s.came.Sub(s.began)
+		s.a.created = r.Created.N
 	}
 	s.chunks++
-	ag := upstream.Sound(s.a.rid, &reply)
-	switch {
-	case s.chunks > 2*x.event.MaxTokens+moreChunks:
-		ag = upstream.Unproved
-	case ag != upstream.Agreed:
-	case reply.Prompt.Known && s.prompt.Known && reply.Prompt.N != s.prompt.N:
-		ag = upstream.CountsDiffer // decode contradicts itself
-	case s.finish != "" && reply.Choices > 0:
-		ag = upstream.Unproved // nothing may follow the finish reason but the usage
-	}
-	if ag != upstream.Agreed {
-		x.event.Agreement = ag
-		f := broken(ag, &reply)
+	if ag := s.sound(r); ag != upstream.Agreed {
+		s.a.agreement = ag
+		f := broken(ag, r)
 		f.ended = false // its stream goes on
 		return f
 	}
-	if reply.Prompt.Known {
-		s.prompt = reply.Prompt
+	if len(s.ended) == 1 || r.IsUsageChunk() {
+		s.a.usage(r) // beside others a choice counts for itself
 	}
-	if reply.Finish != "" {
-		s.finish = reply.Finish
+	if fail := s.append(r, len(data)); fail != nil {
+		return fail
 	}
-	x.usage(&reply)
-	s.append(&reply)
-	if !s.agreed {
-		s.text = append(s.text, reply.Text()...)
-		if len(s.out) > x.g.bounds.Held {
-			return &failure{err: fault.New(fault.UpstreamVoid)}
+	if s.moved || s.left == 0 {
+		if fail := s.a.collected(); fail != nil {
+			return fail
 		}
-		return s.judge()
 	}
-	return nil
+	if s.agreed {
+		return nil
+	}
+	if x.model.traits.Legs != upstream.One {
+		s.said.Add(r)
+	}
+	if len(s.out) > x.room() {
+		return failed(fault.New(fault.UpstreamVoid))
+	}
+	return s.judge()
+}
+
+// sound judges one chunk by itself and by those before it.
+func (s *relay) sound(r *upstream.Reply) upstream.Agreement {
+	x := s.a.x
+	if ag := upstream.Sound(x.model.Dialect, s.id, r); ag != upstream.Agreed {
+		return ag
+	}
+	if s.id == "" {
+		s.id = r.ID
+	}
+	switch {
+	case s.chunks > 2*s.a.round.max*int64(len(s.ended))+moreChunks:
+		return upstream.Unproved
+	case r.Prompt.Known && s.prompt.Known && r.Prompt.N != s.prompt.N && x.req.Prompts <= 1:
+		return upstream.CountsDiffer // decode contradicts itself
+	}
+	if r.Prompt.Known {
+		if !s.prompt.Known {
+			s.a.counted(r.Prompt)
+		}
+		s.prompt = r.Prompt
+	}
+	for i := range r.Choices {
+		at := r.Index(i)
+		n := int(at.N)
+		if n < 0 || n >= len(s.ended) || s.ended[n] || !at.Known && len(s.ended) > 1 {
+			return upstream.Unproved // nothing may follow a finish reason but the usage
+		}
+		if r.Moves(i) {
+			s.moved = true
+			s.moves++
+		}
+		if r.Finish(i) != "" {
+			s.ended[n] = true
+			s.left--
+		}
+	}
+	return upstream.Agreed
 }
 
 // append rewrites a chunk for the client: under the public id, and with its usage only
-// if that is the chunk for it and the client asked.
-func (s *relay) append(reply *upstream.Reply) {
+// where the protocol has it and the client asked. A client that wants the whole gets it at
+// the end.
+func (s *relay) append(r *upstream.Reply, size int) *failure {
 	x := s.a.x
-	usage := upstream.StripUsage
-	if reply.IsUsageChunk() {
-		if !x.req.UsageChunk {
-			return
+	if s.whole != nil {
+		if fail := x.hold(s.size, s.size+int64(size)); fail != nil {
+			return &failure{err: fail}
 		}
-		usage = upstream.KeepUsage
+		s.size += int64(size)
+		if s.size > x.g.bounds.Answer || s.whole.Add(r) != nil {
+			return failed(fault.New(fault.UpstreamVoid))
+		}
+		return nil
 	}
-	s.out = upstream.AppendEvent(s.out, reply.Rewrite(nil, x.publicID(), x.model.Name, usage))
+	s.rewrite(r)
+	return nil
 }
 
-// judge compares the legs once decode has said what it takes: its count, and a text or
-// its end. If they agree, what was held is released.
+func (s *relay) rewrite(r *upstream.Reply) {
+	x := s.a.x
+	p := s.public
+	if r.IsUsageChunk() {
+		if s.counted {
+			s.a.odd |= record.UsageTwice
+			return
+		}
+		s.counted = s.left == 0
+		if !x.req.UsageChunk || s.a.round.split {
+			return
+		}
+		p.Usage = upstream.KeepUsage
+	} else if r.Counted && x.model.traits.Counting == upstream.AtEnd {
+		s.counted = true
+		if x.req.UsageChunk && !s.a.round.split {
+			p.Usage = upstream.KeepUsage
+		}
+	}
+	s.out = append(s.out, "data: "...)
+	from := len(s.out)
+	s.out = r.Rewrite(s.out, p)
+	for _, end := range [...]byte{'\r', '\n'} {
+		for at := from; ; {
+			i := bytes.IndexByte(s.out[at:], end)
+			if i < 0 {
+				break
+			}
+			s.out[at+i] = ' ' // JSON has them between its tokens only
+			at += i + 1
+		}
+	}
+	s.out = append(s.out, "\n\n"...)
+}
+
+// judge compares the legs once decode has said what it takes: its count, and a part of
+// its answer or its end. If they agree, what was held is released. Where there is one leg
+// a part of an answer is enough, for then the engine has not refused.
 func (s *relay) judge() *failure {
-	d := upstream.Decoded{Prompt: s.prompt, Text: s.text}
-	if s.finish != "" {
-		d.Progress = upstream.Ended
-	} else if len(s.text) == 0 || !s.prompt.Known {
-		return nil
-	}
-	ag, fail := s.a.agree(d)
+	traits := s.a.x.model.traits
+	ended := s.left == 0
 	switch {
-	case fail != nil:
-		return fail
-	case ag == upstream.Open:
+	case !s.moved && !ended:
 		return nil
-	case ag != upstream.Agreed:
-		f := broken(ag, &upstream.Reply{})
-		f.ended = false
-		return f
+	case traits.Legs == upstream.One:
+		return s.release()
+	case traits.Counting == upstream.AtEnd && !s.prompt.Known:
+		// Late agreement: prefill is sound by itself, and the counts are compared at the end.
+		if p := s.a.hear(); p.fail != nil {
+			return &failure{err: p.fail.err, echo: true}
+		}
+		return s.release()
 	}
-	s.text, s.agreed = nil, true
-	return nil
+	if !ended && (!s.prompt.Known || traits.FirstToken && len(s.said.Text) == 0 && !s.said.Called) {
+		return nil
+	}
+	if fail := s.compare(s.said); fail != nil || s.a.agreement == upstream.Open {
+		return fail
+	}
+	return s.release()
+}
+
+// compare compares the legs, and fails if they differ.
+func (s *relay) compare(d upstream.Decoded) *failure {
+	ag, fail := s.a.agree(d)
+	if fail != nil || ag == upstream.Open || ag == upstream.Agreed {
+		return fail
+	}
+	f := broken(ag, &upstream.Reply{})
+	f.ended = false
+	return f
+}
+
+// release lets out what was held.
+func (s *relay) release() *failure {
+	x := s.a.x
+	s.said, s.agreed = upstream.Decoded{}, true
+	s.a.held = x.g.clock.Now().Sub(s.came)
+	if s.whole != nil {
+		return nil
+	}
+	err := x.out.release(s.out)
+	s.out = s.out[:0]
+	return s.undelivered(err)
+}
+
+// undelivered is the failure of an answer that the client did not take, or that grew too
+// long while it waited for others.
+func (s *relay) undelivered(err error) *failure {
+	var over *overBudget
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &over):
+		return &failure{err: over.fault}
+	case errors.Is(err, errLeft):
+		return &failure{err: fault.New(fault.Cancelled), outcome: fleet.Cancelled}
+	default:
+		return failed(fault.New(fault.UpstreamVoid))
+	}
 }
 
 // done takes the end mark.
 func (s *relay) done() *failure {
 	x := s.a.x
-	if s.finish == "" || !s.agreed {
-		return &failure{err: fault.New(fault.StreamBroken)}
+	if s.left > 0 || !s.agreed {
+		f := failed(fault.New(fault.StreamBroken))
+		f.ended = true
+		return f
+	}
+	if x.model.traits.Legs != upstream.One && s.a.agreement != upstream.Agreed {
+		if fail := s.compare(upstream.Decoded{Prompt: s.prompt, Progress: upstream.Ended}); fail != nil {
+			return fail
+		}
 	}
 	s.a.decodeEnded = true
-	s.out = upstream.AppendEvent(s.out, []byte(upstream.Done))
-	if s.flush() == nil {
-		x.event.Verdict = Served
+	if _, told := s.a.completion.Value(); !told && s.a.odd&record.UsageWrong == 0 {
+		s.a.odd |= record.UsageMissing
 	}
-	// What follows is read only to see that nothing does. Surplus bytes, or an end that
-	// does not come, make the transport close the connection (G-12).
-	if s.in.from == s.in.to {
-		s.idle.Reset(x.g.bounds.Abort)
-		_, _ = s.in.r.Read(make([]byte, 1))
+	if s.whole != nil {
+		s.surplus()
+		return s.deliver()
 	}
-	return nil
+	if !s.a.round.split {
+		s.out = upstream.AppendEvent(s.out, []byte(upstream.Done))
+	}
+	fail := s.undelivered(s.flush())
+	s.surplus()
+	return fail
 }
 
-// flush sends what is due. Nothing is, before the legs agree.
-func (s *relay) flush() error {
+// deliver hands on an answer that was put together.
+func (s *relay) deliver() *failure {
 	x := s.a.x
-	if s.agreed && len(s.out) > 0 {
-		x.send(s.out)
-		s.out = s.out[:0]
+	p := s.public
+	p.Usage = upstream.KeepUsage
+	if !s.a.round.split {
+		x.out.deliver(s.whole.Answer(nil, x.req.Endpoint, p))
+		return nil
 	}
-	if x.event.Verdict == Left {
-		return errLeft
+	p.Shift = 0
+	reply, err := upstream.ParseAnswer(x.model.Dialect, x.req.Endpoint, s.whole.Answer(nil, x.req.Endpoint, p))
+	if err != nil {
+		return failed(fault.New(fault.Internal))
 	}
+	s.a.answer = &reply
 	return nil
 }
 
-// send sends a part of a stream, in front of the first one the headers: from there on
-// the status is 200. A client that does not take it has left.
-func (x *exchange) send(p []byte) {
-	if x.event.Verdict == Left {
-		return
+// surplus reads what follows the end mark only to see that nothing does. Surplus bytes,
+// or an end that does not come, make the transport close the connection (G-12).
+func (s *relay) surplus() {
+	if s.in.from == s.in.to {
+		s.idle.Reset(s.a.x.g.bounds.Abort)
+		var b [1]byte
+		if n, _ := s.in.r.Read(b[:]); n == 0 {
+			return
+		}
 	}
-	x.writeDeadline()
-	if !x.sent {
-		x.begin("text/event-stream")
-	}
-	_, err := x.w.Write(p)
-	if err == nil {
-		err = x.rc.Flush()
-	}
-	if err != nil {
-		x.event.Verdict, x.event.Code = Left, fault.Cancelled
-	}
+	s.a.odd |= record.SurplusBytes
 }
 
-// begin sends the headers of an answer on which the legs agree.
-func (x *exchange) begin(kind string) {
-	x.sent = true
-	x.first.Stop()
-	h := x.w.Header()
-	h.Set("Content-Type", kind)
-	h.Set(headerVerdict, agreed)
-	x.w.WriteHeader(http.StatusOK)
-	x.event.Status = http.StatusOK
-	x.event.FirstByte = x.g.clock.Now().Sub(x.event.Start)
-}
-
-// breakOff ends an answer whose first byte was sent: with an error event, and with a
-// connection that is cut, never with an end mark (G-5, H-14).
-func (x *exchange) breakOff(e *fault.Error) {
-	x.broken = true
-	x.event.Completion = admit.Unknown()
-	if x.event.Verdict == Left || x.gone() {
-		x.event.Verdict, x.event.Code = Left, fault.Cancelled
-		return
+// flush sends what is due. Nothing is, before the legs agree. It runs before each read
+// that may have to wait, so it also sets the idle timer anew, once for all the events that
+// came at once.
+func (s *relay) flush() error {
+	if s.fresh {
+		s.idle.Reset(s.a.x.g.bounds.Idle)
+		s.fresh = false
 	}
-	x.event.Verdict, x.event.Code = Broken, e.Code
-	x.send(upstream.AppendEvent(nil, e.WithID(x.event.ID).Body()))
-}
-
-// deliver sends a whole answer.
-func (x *exchange) deliver(body []byte) {
-	x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	x.writeDeadline()
-	x.begin("application/json")
-	_, err := x.w.Write(body)
-	if err == nil {
-		err = x.rc.Flush()
+	if !s.agreed || s.whole != nil {
+		return nil
 	}
-	if err != nil {
-		x.event.Verdict, x.event.Code, x.broken = Left, fault.Cancelled, true
-		return
-	}
-	x.event.Verdict = Served
+	err := s.a.x.out.write(s.out)
+	s.out = s.out[:0]
+	return err
 }

@@ -19,6 +19,9 @@ type Async struct {
 	closed bool
 }
 
+// maxWrite is how many bytes one write collects, roughly.
+const maxWrite = 32 << 10
+
 // maxLines is how many log lines may wait to be written.
 const maxLines = 1024
 
@@ -27,8 +30,13 @@ func NewAsync(w io.Writer) *Async {
 	a := &Async{lines: make(chan []byte, maxLines), done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
+		var all []byte
 		for line := range a.lines {
-			_, _ = w.Write(line) // there is nowhere to say that it failed
+			// What waits besides goes in the same write.
+			for all = append(all[:0], line...); len(a.lines) > 0 && len(all) < maxWrite; {
+				all = append(all, <-a.lines...)
+			}
+			_, _ = w.Write(all) // there is nowhere to say that it failed
 		}
 	}()
 	return a

@@ -122,24 +122,36 @@ func (l *lexer) str() (str, bool) {
 		case c < 0x20:
 			return str{}, l.fail(malformed)
 		default:
-			r, n := utf8.DecodeRune(l.b[l.i:])
-			if r == utf8.RuneError && n == 1 {
-				return str{}, l.fail(badUTF8)
+			for l.i < len(l.b) && l.b[l.i] >= utf8.RuneSelf {
+				r, n := utf8.DecodeRune(l.b[l.i:])
+				if r == utf8.RuneError && n == 1 {
+					return str{}, l.fail(badUTF8)
+				}
+				l.i += n
 			}
-			l.i += n
 		}
 	}
 }
 
 // run skips plain ASCII up to the next byte that needs a look.
 func (l *lexer) run() {
-	for l.i+8 <= len(l.b) {
-		if m := special(binary.LittleEndian.Uint64(l.b[l.i:])); m != 0 {
-			l.i += bits.TrailingZeros64(m) / 8
+	b := l.b[l.i:]
+	for len(b) >= 32 {
+		// Four words at a time; where one is marked, the loop below finds which.
+		if special(binary.LittleEndian.Uint64(b))|special(binary.LittleEndian.Uint64(b[8:]))|
+			special(binary.LittleEndian.Uint64(b[16:]))|special(binary.LittleEndian.Uint64(b[24:])) != 0 {
+			break
+		}
+		b = b[32:]
+	}
+	for len(b) >= 8 {
+		if m := special(binary.LittleEndian.Uint64(b)); m != 0 {
+			l.i = len(l.b) - len(b) + bits.TrailingZeros64(m)/8
 			return
 		}
-		l.i += 8
+		b = b[8:]
 	}
+	l.i = len(l.b) - len(b)
 	for l.i < len(l.b) {
 		if c := l.b[l.i]; c < 0x20 || c >= utf8.RuneSelf || c == '"' || c == '\\' {
 			return

@@ -1,304 +1,231 @@
 package upstream
 
 import (
-	"bytes"
 	"errors"
-	"strconv"
 
 	"bulkhead.dev/bulkhead/internal/fault"
 )
 
-// ErrMalformed says that a leg's text is not what the dialect allows.
+// ErrMalformed says that an engine's text is not what its dialect allows.
 var ErrMalformed = errors.New("upstream: malformed answer")
 
-// Done is the data of the event that ends a stream.
+// Done is the data of the event that ends a stream. By itself it proves nothing (G-5).
 const Done = "[DONE]"
 
 // Reply is what one answer, or one chunk of a stream, says. What it does not say is
-// unknown: an empty ID or Finish, a Count that is not known, a Text that is not there.
+// unknown: an empty ID, a Count that is not known, a text that is not there. It refers to
+// the body that it was read from, which must not change while it is in use.
 type Reply struct {
-	// ID is the id that the leg claims to answer.
+	// ID is the id that the engine claims to answer.
 	ID string
-	// Prompt, Completion and Total are the usage, in tokens.
-	Prompt, Completion, Total Count
+	// Prompt, Completion and Total are the usage, in tokens; Cached is how much of the
+	// prompt came out of a cache. All are unknown if they contradict each other.
+	Prompt, Completion, Total, Cached Count
+	// Created is when the engine says that it began, in seconds since 1970.
+	Created Count
 	// Listed says whether the reply has choices at all; Choices is how many.
 	Listed  bool
 	Choices int
-	// Index is the index of the first choice.
-	Index Count
-	// Finish is the finish reason of the first choice.
-	Finish string
-	// HasText says that the first choice has a text, even an empty one.
-	HasText bool
+	// Counted says that the reply has a usage, whatever it says.
+	Counted bool
+	// Contradictory says that the usage says what cannot be true; then its numbers are
+	// unknown, and clients do not get it.
+	Contradictory bool
 	// Failure is set if the reply carries an error, whatever its status was.
 	Failure *fault.Error
 
-	body    []byte
-	members []member
-	edits   []edit
-	id      span
-	model   span
-	usage   int // index in members, or -1
-	text    str
+	dialect  Dialect
+	endpoint Endpoint
+	whole    bool
+	body     []byte
+	// handle is the value of kv_transfer_params, if it is an object.
+	handle span
+	// named and modeled say that the top level has an id and a model.
+	named, modeled bool
+
+	parts     int
+	fewParts  [24]part
+	moreParts []part
+	fewSaid   [2]choice
+	moreSaid  []choice
+}
+
+// choice is what one choice of a reply says.
+type choice struct {
+	index           Count
+	finish          words
+	text, reasoning words
+	marks           mark
+	// open and end are the bytes after the opening and the closing brace; first and last
+	// are its parts.
+	open, end   uint32
+	first, last int
+}
+
+// mark says what a choice has.
+type mark uint8
+
+const (
+	hasMessage  mark = 1 << iota // a message, a delta or a text
+	hasText                      // a text of its answer, even an empty one
+	hasContent                   // a content member, even null
+	hasMoved                     // anything that is part of an answer
+	hasCalled                    // a call of a tool
+	hasIndex                     // an index member
+	hasThoughts                  // reasoning under the name "reasoning"
+)
+
+// words is a string inside the body.
+type words struct {
+	from, to, size uint32
+	plain          bool
+}
+
+func wordsOf(s str) words {
+	return words{uint32(s.raw.from), uint32(s.raw.to), uint32(s.size), s.plain}
+}
+
+// of returns the decoded text. It refers to b unless there are escapes in it.
+func (w words) of(b []byte) []byte {
+	return decode(b, str{raw: span{int(w.from), int(w.to)}, size: int(w.size), plain: w.plain})
 }
 
 // ParseAnswer reads a whole answer.
-func ParseAnswer(e Endpoint, body []byte) (Reply, error) { return parse(e, "message", body) }
+func ParseAnswer(d Dialect, e Endpoint, body []byte) (Reply, error) {
+	var r Reply
+	err := r.read(d, e, body, true)
+	return r, err
+}
 
 // ParseChunk reads the data of one event of a stream.
-func ParseChunk(e Endpoint, body []byte) (Reply, error) { return parse(e, "delta", body) }
+func ParseChunk(d Dialect, e Endpoint, body []byte) (Reply, error) {
+	var r Reply
+	err := r.read(d, e, body, false)
+	return r, err
+}
 
-// Text returns the text of the first choice, decoded. It may refer to the body.
-func (r *Reply) Text() []byte {
-	if !r.HasText {
+// ReadChunk is [ParseChunk] into a Reply that is used again for each event of one stream:
+// nothing is allocated as long as the id stays the same.
+func ReadChunk(r *Reply, d Dialect, e Endpoint, body []byte) error {
+	return r.read(d, e, body, false)
+}
+
+// said returns choice i, or nil.
+func (r *Reply) said(i int) *choice {
+	switch {
+	case i < 0 || i >= r.Choices:
 		return nil
+	case i < len(r.fewSaid):
+		return &r.fewSaid[i]
 	}
-	return decode(r.body, r.text)
+	return &r.moreSaid[i-len(r.fewSaid)]
+}
+
+// Index returns the index of choice i, counted as they stand in the reply.
+func (r *Reply) Index(i int) Count {
+	if c := r.said(i); c != nil {
+		return c.index
+	}
+	return Count{}
+}
+
+// Finish returns the finish reason of choice i, empty if it has none.
+func (r *Reply) Finish(i int) string {
+	c := r.said(i)
+	if c == nil {
+		return ""
+	}
+	text := c.finish.of(r.body)
+	for _, known := range finishes {
+		if string(text) == known {
+			return known
+		}
+	}
+	return string(text)
+}
+
+// finishes are the finish reasons of an answer that ended as it should, and after
+// finishFiltered those of one that did not.
+var finishes = [...]string{"stop", "length", "tool_calls", "function_call", finishFiltered, "abort", "error"}
+
+const finishFiltered = "content_filter"
+
+// Text returns the text of choice i, decoded: the content of a message or delta, the text
+// of a completion. It may refer to the body.
+func (r *Reply) Text(i int) []byte {
+	if c := r.said(i); c != nil && c.marks&hasText != 0 {
+		return c.text.of(r.body)
+	}
+	return nil
+}
+
+// Reasoning returns the reasoning text of choice i, decoded. It may refer to the body.
+func (r *Reply) Reasoning(i int) []byte {
+	if c := r.said(i); c != nil && c.reasoning.to > 0 {
+		return c.reasoning.of(r.body)
+	}
+	return nil
+}
+
+// HasText says whether choice i has a text, even an empty one.
+func (r *Reply) HasText(i int) bool { return r.marked(i, hasText) }
+
+// Moves says whether choice i holds any part of an answer: content, reasoning, a refusal
+// or a call of a tool.
+func (r *Reply) Moves(i int) bool { return r.marked(i, hasMoved) }
+
+// Calls says whether choice i holds (a part of) a call of a tool.
+func (r *Reply) Calls(i int) bool { return r.marked(i, hasCalled) }
+
+func (r *Reply) marked(i int, m mark) bool {
+	c := r.said(i)
+	return c != nil && c.marks&m != 0
 }
 
 // IsUsageChunk says whether the reply is the chunk that carries only the usage.
-func (r *Reply) IsUsageChunk() bool { return r.Listed && r.Choices == 0 }
+func (r *Reply) IsUsageChunk() bool { return r.Listed && r.Choices == 0 && r.Counted }
 
-// Usage says what happens to the usage of a rewritten reply.
-type Usage uint8
+// part is one member of an inspected object, from the quote of its key to the end of its
+// value, or the place behind the opening brace of a choice. Parts stand in the order in
+// which they begin.
+type part struct {
+	from, val, to uint32
+	next          uint32 // where the next member of the same object begins; 0: it is the last
+	depth         uint8
+	kind          partKind
+}
+
+// partKind says what becomes of a part.
+type partKind uint8
 
 const (
-	// StripUsage cuts it out: the client did not ask.
-	StripUsage Usage = iota
-	// KeepUsage leaves it.
-	KeepUsage
+	keptPart   partKind = iota // stays
+	cutPart                    // is on no list
+	idPart                     // its value becomes the public id
+	modelPart                  // its value becomes the client's name of the model
+	usagePart                  // stays if usage is kept
+	cachedPart                 // stays if cached tokens are shown
+	indexPart                  // its value is shifted
+	openPart                   // the beginning of a choice that has an index
+	barePart                   // the beginning of a choice that has none
 )
 
-// Rewrite appends the reply as the client gets it: under its public id and the model
-// name that the client used, without members that are on no list. Other bytes stay.
-func (r *Reply) Rewrite(dst []byte, id, model string, u Usage) []byte {
-	edits := append(make([]edit, 0, len(r.edits)+4), r.edits...)
-	if r.id.to > 0 {
-		edits = append(edits, edit{r.id, quoted(id)})
+// part returns part i.
+func (r *Reply) part(i int) *part {
+	if i < len(r.fewParts) {
+		return &r.fewParts[i]
 	}
-	if r.model.to > 0 {
-		edits = append(edits, edit{r.model, quoted(model)})
-	}
-	members := append(make([]member, 0, len(r.members)), r.members...)
-	if r.usage >= 0 && u == StripUsage {
-		members[r.usage].keep = false
-	}
-	return apply(dst, r.body, cuts(edits, members))
+	return &r.moreParts[i-len(r.fewParts)]
 }
 
-func quoted(s string) string { return string(appendString(nil, s)) }
-
-// parse reads a reply; inner is the name of the object that holds the text of a chat.
-func parse(e Endpoint, inner string, body []byte) (Reply, error) {
-	p := replyScanner{lexer: lexer{b: body}, chat: e == Chat, inner: inner, r: Reply{body: body, usage: -1}}
-	if !p.top() {
-		return Reply{}, ErrMalformed
+// add appends a part and returns its number.
+func (r *Reply) add(p part) int {
+	i := r.parts
+	if i < len(r.fewParts) {
+		r.fewParts[i] = p
+	} else {
+		r.moreParts = append(r.moreParts, p)
 	}
-	p.space()
-	if p.i != len(body) {
-		return Reply{}, ErrMalformed
-	}
-	return p.r, nil
-}
-
-// replyScanner walks over one reply. Objects that are inspected may not repeat a key
-// that is read.
-type replyScanner struct {
-	lexer
-	r     Reply
-	chat  bool
-	inner string
-}
-
-// once notes a bit and fails if it was there.
-func (p *replyScanner) once(seen *uint, bit int) bool {
-	if *seen&(1<<bit) != 0 {
-		return p.fail(malformed)
-	}
-	*seen |= 1 << bit
-	return true
-}
-
-func (p *replyScanner) top() bool {
-	seen := uint(0)
-	return p.object(0, func(key str) bool {
-		from := key.raw.from - 1
-		keep, ok := p.topMember(string(decode(p.b, key)), &seen)
-		p.r.members = append(p.r.members, member{span{from, p.i}, keep})
-		return ok
-	})
-}
-
-// topMember reads one member at top level and says whether clients may see it.
-func (p *replyScanner) topMember(name string, seen *uint) (keep, ok bool) {
-	switch name {
-	case "id":
-		v, ok := p.maybeString()
-		if ok && v.raw.to > 0 {
-			p.r.ID = string(decode(p.b, v))
-			p.r.id = span{v.raw.from - 1, v.raw.to + 1}
-		}
-		return true, ok && p.once(seen, 0)
-	case "model":
-		v, ok := p.maybeString()
-		if ok && v.raw.to > 0 {
-			p.r.model = span{v.raw.from - 1, v.raw.to + 1}
-		}
-		return true, ok && p.once(seen, 1)
-	case "usage":
-		p.r.usage = len(p.r.members)
-		return true, p.usage() && p.once(seen, 2)
-	case "choices":
-		return true, p.choices() && p.once(seen, 3)
-	case "error":
-		v, ok := p.value(1)
-		if raw := p.b[v.from:v.to]; ok && string(raw) != "null" {
-			p.failed(raw)
-		}
-		return false, ok && p.once(seen, 4)
-	case "object":
-		v, ok := p.value(1)
-		if ok && string(p.b[v.from:v.to]) == `"error"` {
-			p.failed(nil)
-		}
-		return true, ok && p.once(seen, 5)
-	case "created", "system_fingerprint":
-		_, ok := p.value(1)
-		return true, ok
-	default:
-		_, ok := p.value(1)
-		return false, ok
-	}
-}
-
-// failed notes an error inside a reply.
-func (p *replyScanner) failed(object []byte) {
-	if p.r.Failure == nil || p.r.Failure.Code == fault.EngineFailed {
-		p.r.Failure = fault.Parse(0, bytes.Join([][]byte{[]byte(`{"error":`), object, []byte(`}`)}, nil))
-	}
-}
-
-// maybeString scans a string or null; the span of null is empty.
-func (p *replyScanner) maybeString() (str, bool) {
-	switch p.peek() {
-	case '"':
-		return p.str()
-	case 'n':
-		return str{}, p.word("null")
-	default:
-		return str{}, p.fail(malformed)
-	}
-}
-
-// count scans a whole number of at least 0, or null.
-func (p *replyScanner) count() (Count, bool) {
-	if p.peek() == 'n' {
-		return Count{}, p.word("null")
-	}
-	s, whole, ok := p.number()
-	if !ok || !whole {
-		return Count{}, p.fail(malformed)
-	}
-	n, err := strconv.ParseInt(string(p.b[s.from:s.to]), 10, 64)
-	if err != nil || n < 0 {
-		return Count{}, p.fail(malformed)
-	}
-	return Count{N: n, Known: true}, true
-}
-
-func (p *replyScanner) usage() bool {
-	if p.peek() == 'n' {
-		return p.word("null")
-	}
-	seen := uint(0)
-	return p.object(1, func(key str) bool {
-		into, bit := (*Count)(nil), 0
-		switch string(decode(p.b, key)) {
-		case "prompt_tokens":
-			into = &p.r.Prompt
-		case "completion_tokens":
-			into, bit = &p.r.Completion, 1
-		case "total_tokens":
-			into, bit = &p.r.Total, 2
-		default:
-			_, ok := p.value(2)
-			return ok
-		}
-		n, ok := p.count()
-		*into = n
-		return ok && p.once(&seen, bit)
-	})
-}
-
-func (p *replyScanner) choices() bool {
-	p.r.Listed = true
-	return p.array(1, func(i int) bool {
-		p.r.Choices++
-		if i > 0 {
-			_, ok := p.value(2)
-			return ok
-		}
-		return p.choice()
-	})
-}
-
-// choice reads the first choice.
-func (p *replyScanner) choice() bool {
-	var members []member
-	seen := uint(0)
-	ok := p.object(2, func(key str) bool {
-		from, keep, ok := key.raw.from-1, true, false
-		switch name := string(decode(p.b, key)); {
-		case name == "index":
-			p.r.Index, ok = p.count()
-			ok = ok && p.once(&seen, 0)
-		case name == "finish_reason":
-			var v str
-			v, ok = p.maybeString()
-			p.r.Finish = string(decode(p.b, v))
-			ok = ok && p.once(&seen, 1)
-		case p.chat && name == p.inner:
-			ok = p.message() && p.once(&seen, 2)
-		case !p.chat && name == "text":
-			p.r.text, ok = p.str()
-			p.r.HasText = ok
-			ok = ok && p.once(&seen, 2)
-		case name == "logprobs":
-			_, ok = p.value(3)
-		default:
-			keep = false
-			_, ok = p.value(3)
-		}
-		members = append(members, member{span{from, p.i}, keep})
-		return ok
-	})
-	p.r.edits = cuts(p.r.edits, members)
-	return ok
-}
-
-// message reads the message or delta of a choice.
-func (p *replyScanner) message() bool {
-	var members []member
-	seen := uint(0)
-	ok := p.object(3, func(key str) bool {
-		from, keep, ok := key.raw.from-1, true, false
-		switch string(decode(p.b, key)) {
-		case "content":
-			var v str
-			v, ok = p.maybeString()
-			if v.raw.to > 0 {
-				p.r.text, p.r.HasText = v, true
-			}
-			ok = ok && p.once(&seen, 0)
-		case "role":
-			_, ok = p.value(4)
-		default:
-			keep = false
-			_, ok = p.value(4)
-		}
-		members = append(members, member{span{from, p.i}, keep})
-		return ok
-	})
-	p.r.edits = cuts(p.r.edits, members)
-	return ok
+	r.parts++
+	return i
 }

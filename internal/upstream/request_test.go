@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +12,22 @@ const chat = `{"model":"recall","messages":[{"role":"user","content":"hello"}]`
 
 // with is a sound chat body with more members.
 func with(members string) string { return chat + "," + members + "}" }
+
+// take scans and judges a body with nothing granted.
+func take(d Dialect, e Endpoint, body string) (*Request, *fault.Error) {
+	return takeUnder(Policy{Dialect: d}, e, body)
+}
+
+func takeUnder(p Policy, e Endpoint, body string) (*Request, *fault.Error) {
+	b, err := Scan(e, []byte(body))
+	if err != nil {
+		return nil, err
+	}
+	return b.Judge(p)
+}
+
+func prefill(r *Request) []byte  { return r.Leg(Bulkhead, PrefillRole, control()).Body }
+func decoding(r *Request) []byte { return r.Leg(Bulkhead, DecodeRole, control()).Body }
 
 func TestScanTakes(t *testing.T) {
 	for _, tc := range []struct {
@@ -54,14 +69,14 @@ func TestScanTakes(t *testing.T) {
 		{"the longest model name", Chat, `{"model":"` + strings.Repeat("m", 256) + `","messages":[{"role":"user","content":"a"}]}`, func(r *Request) bool { return len(r.Model) == 256 }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, err := Scan(tc.e, []byte(tc.body))
+			r, err := take(Bulkhead, tc.e, tc.body)
 			if err != nil {
 				t.Fatalf("refused: %v (%s)", err, err.Param)
 			}
 			if !tc.check(r) {
 				t.Errorf("read %+v", r)
 			}
-			for _, leg := range [][]byte{r.Prefill(control()), r.Decode(control())} {
+			for _, leg := range [][]byte{prefill(r), decoding(r)} {
 				if ok, bad := valid(leg); !ok || bad != fine {
 					t.Errorf("leg body is not JSON: %s", leg)
 				}
@@ -192,7 +207,7 @@ func TestScanRefuses(t *testing.T) {
 		{"metadata string", Chat, with(`"metadata":"x"`), fault.WrongType, "metadata"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, err := Scan(tc.e, []byte(tc.body))
+			r, err := take(Bulkhead, tc.e, tc.body)
 			if err == nil {
 				t.Fatalf("taken: %+v", r)
 			}
@@ -218,16 +233,16 @@ func TestReservedIsNever(t *testing.T) {
 				{`{"model":"m","messages":[{"role":"user","content":"a","` + key + `":{}}]}`, "messages[0]." + n.name},
 				{`{"model":"m","messages":[{"role":"user","content":[{"` + key + `":[]}]}]}`, "messages[0].content[0]." + n.name},
 			} {
-				_, err := Scan(Chat, []byte(tc.body))
+				_, err := take(Bulkhead, Chat, tc.body)
 				if err == nil || err.Code != fault.ReservedField || err.Param != tc.param {
 					t.Errorf("%s: %v", tc.body, err)
 				}
 			}
-			if _, err := Scan(Completions, []byte(`{"model":"m","prompt":"a","`+key+`":1}`)); err == nil || err.Code != fault.ReservedField {
+			if _, err := take(Bulkhead, Completions, `{"model":"m","prompt":"a","`+key+`":1}`); err == nil || err.Code != fault.ReservedField {
 				t.Errorf("completions, %s: %v", key, err)
 			}
 		}
-		for _, f := range fields {
+		for _, f := range bulkheadFields {
 			if f.name == n.name {
 				t.Errorf("%s is allowed and reserved", f.name)
 			}
@@ -235,24 +250,8 @@ func TestReservedIsNever(t *testing.T) {
 	}
 }
 
-func TestTableFitsItsBits(t *testing.T) {
-	if len(fields) > 64 {
-		t.Fatalf("%d fields do not fit", len(fields))
-	}
-	if fields[0].name != "model" || fields[1].name != "messages" || fields[2].name != "prompt" {
-		t.Fatal("complete knows the first three fields by their place")
-	}
-	for i, f := range fields {
-		for _, g := range fields[:i] {
-			if f.name == g.name {
-				t.Errorf("%s is listed twice", f.name)
-			}
-		}
-	}
-}
-
 func control() Control {
-	return Control{RID: "bh-1", Host: `ho"st`, Port: 8998, Room: 1<<63 - 1, Model: "served", MaxTokens: 9, Seed: 77}
+	return Control{ID: "bh-1", Host: `ho"st`, Port: 8998, Room: 1<<63 - 1, Model: "served", MaxTokens: 9, Seed: 77}
 }
 
 func TestLegs(t *testing.T) {
@@ -270,20 +269,20 @@ func TestLegs(t *testing.T) {
 			`{` + head + `,"seed":77,"max_tokens":9,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[{"role":"user","content":"a"}],"top_p":0.5}`},
 		{"a seed of the client, and stops for decode only",
 			`{"model":"m","seed":5,"stop":["x", "y"],"messages":[{"role":"developer","content":"a"}]}`,
-			`{` + head + `,"max_tokens":1,"stream":false,"seed":5,"stop":null,"messages":[{"role":"system","content":"a"}]}`,
+			`{` + head + `,"max_tokens":1,"stream":false,"seed":5,"messages":[{"role":"system","content":"a"}]}`,
 			`{` + head + `,"max_tokens":9,"stream":false,"seed":5,"stop":["x", "y"],"messages":[{"role":"system","content":"a"}]}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			body := []byte(tc.body)
-			r, err := Scan(Chat, body)
+			r, err := take(Bulkhead, Chat, tc.body)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for range 2 { // building a leg must not change what the next one is built from
-				if got := string(r.Prefill(control())); got != tc.prefill {
+				if got := string(prefill(r)); got != tc.prefill {
 					t.Errorf("prefill\n got %s\nwant %s", got, tc.prefill)
 				}
-				if got := string(r.Decode(control())); got != tc.decode {
+				if got := string(decoding(r)); got != tc.decode {
 					t.Errorf("decode\n got %s\nwant %s", got, tc.decode)
 				}
 			}
@@ -292,64 +291,11 @@ func TestLegs(t *testing.T) {
 			}
 		})
 	}
-	r, err := Scan(Completions, []byte(`{"model":"m","prompt": [ "a]b" ] }`))
+	r, err := take(Bulkhead, Completions, `{"model":"m","prompt": [ "a]b" ] }`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(r.Decode(control())), `{`+head+`,"seed":77,"max_tokens":9,"stream":false,"prompt": "a]b" }`; got != want {
+	if got, want := string(decoding(r)), `{`+head+`,"seed":77,"max_tokens":9,"stream":false,"prompt": "a]b" }`; got != want {
 		t.Errorf("list of one\n got %s\nwant %s", got, want)
-	}
-}
-
-// FuzzScan holds that whatever is taken gives two legs which a tolerant reader, that lets
-// the last of repeated keys win, understands as the gateway meant them.
-func FuzzScan(f *testing.F) {
-	f.Add(true, []byte(with(`"stream":true,"stop":["a"],"metadata":{"rid":1},"n":1`)))
-	f.Add(false, []byte(`{"model":"m","prompt":["a"],"max_tokens":3}`))
-	f.Add(true, []byte(`{"messages":[{"role":"developer","content":[{"type":"text","text":"a"}],"name":null}],"model":"m"}`))
-	f.Fuzz(func(t *testing.T, isChat bool, body []byte) {
-		e := Completions
-		if isChat {
-			e = Chat
-		}
-		r, fail := Scan(e, body)
-		if fail != nil {
-			return
-		}
-		var client map[string]json.RawMessage
-		if err := json.Unmarshal(body, &client); err != nil {
-			t.Fatalf("took %q: %v", body, err)
-		}
-		for i, leg := range [][]byte{r.Prefill(control()), r.Decode(control())} {
-			var got map[string]json.RawMessage
-			if err := json.Unmarshal(leg, &got); err != nil {
-				t.Fatalf("leg %s: %v", leg, err)
-			}
-			want := map[string]string{"rid": `"bh-1"`, "bootstrap_room": "9223372036854775807", "model": `"served"`, "bootstrap_port": "8998"}
-			want["max_tokens"] = [2]string{"1", "9"}[i]
-			for k, v := range want {
-				if string(got[k]) != v {
-					t.Fatalf("%s = %s in %s", k, got[k], leg)
-				}
-			}
-			for k := range got {
-				switch k {
-				case "rid", "bootstrap_host", "bootstrap_port", "bootstrap_room", "model", "max_tokens", "stream", "stream_options", "seed",
-					"messages", "prompt", "temperature", "top_p", "stop":
-				default:
-					t.Fatalf("field %q got through: %s", k, leg)
-				}
-			}
-		}
-	})
-}
-
-func BenchmarkScan4MB(b *testing.B) {
-	body := []byte(`{"model":"recall","messages":[{"role":"user","content":"` + strings.Repeat("The quick brown fox jumps over the lazy dog. ", 93000) + `"}]}`)
-	b.SetBytes(int64(len(body)))
-	for b.Loop() {
-		if _, err := Scan(Chat, body); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -1,24 +1,21 @@
 package upstream
 
-import "slices"
-
 // edit replaces the bytes of a span by others; an empty replacement cuts them out.
 type edit struct {
 	span
 	with string
 }
 
-// apply appends b to dst with edits carried out. The edits must not overlap; they need
-// not be in order.
-func apply(dst, b []byte, edits []edit) []byte {
-	slices.SortFunc(edits, func(x, y edit) int { return x.from - y.from })
-	at := 0
-	for _, e := range edits {
-		dst = append(dst, b[at:e.from]...)
+// apply appends b[from:] to dst with edits carried out, which lie behind from, do not
+// overlap, and are in order.
+func apply(dst, b []byte, from int, edits []edit) []byte {
+	for i := range edits {
+		e := &edits[i]
+		dst = append(dst, b[from:e.from]...)
 		dst = append(dst, e.with...)
-		at = e.to
+		from = e.to
 	}
-	return append(dst, b[at:]...)
+	return append(dst, b[from:]...)
 }
 
 // member is one member of an inspected object, from the quote of its key to the end of

@@ -4,30 +4,56 @@ import "bytes"
 
 // CutEvent finds the first complete event of a stream of server-sent events: the lines
 // up to and with a blank line. n is its length in b, 0 if none is complete yet. What
-// stands behind the last blank line is no event, whatever it says. Lines end in LF or
-// CRLF.
+// stands behind the last blank line is no event, whatever it says. Lines end in LF, CRLF
+// or CR alone, as the standard has it. If b ends between the CR and the LF of a blank
+// line, the LF is found later as an event without data.
 func CutEvent(b []byte) (n int) {
-	for at := 0; ; {
-		i := bytes.IndexByte(b[at:], '\n')
-		if i < 0 {
+	for at := 0; at < len(b); {
+		size, next := cutLine(b[at:])
+		if next == 0 {
 			return 0
 		}
-		line := b[at : at+i]
-		at += i + 1
-		if len(line) == 0 || len(line) == 1 && line[0] == '\r' {
+		at += next
+		if size == 0 {
 			return at
 		}
 	}
+	return 0
+}
+
+// cutLine returns the length of the first line without its end, and where the next one
+// begins; 0 if the line has no end yet.
+func cutLine(b []byte) (size, next int) {
+	size = bytes.IndexByte(b, '\n')
+	line := b
+	if size >= 0 {
+		line = b[:size]
+	}
+	cr := bytes.IndexByte(line, '\r')
+	switch {
+	case cr < 0 && size < 0:
+		return 0, 0
+	case cr < 0:
+		return size, size + 1
+	case cr == size-1:
+		return cr, size + 1
+	}
+	return cr, cr + 1
 }
 
 // EventData returns the data of an event that CutEvent found: its data lines, joined by
 // a newline. ok is false for an event without data, such as a comment. It refers to
-// event unless there are several data lines.
+// event unless there are several data lines. A byte order mark at its front is skipped.
 func EventData(event []byte) (data []byte, ok bool) {
+	event = bytes.TrimPrefix(event, []byte("\xef\xbb\xbf"))
+	own := false
 	for len(event) > 0 {
-		line, rest, _ := bytes.Cut(event, []byte("\n"))
-		event = rest
-		line = bytes.TrimSuffix(line, []byte("\r"))
+		size, next := cutLine(event)
+		if next == 0 {
+			size, next = len(event), len(event)
+		}
+		line := event[:size]
+		event = event[next:]
 		value, found := bytes.CutPrefix(line, []byte("data"))
 		if !found || len(value) > 0 && value[0] != ':' {
 			continue
@@ -37,7 +63,10 @@ func EventData(event []byte) (data []byte, ok bool) {
 			data, ok = value, true
 			continue
 		}
-		data = append(append(bytes.Clone(data), '\n'), value...)
+		if !own {
+			data, own = bytes.Clone(data), true
+		}
+		data = append(append(data, '\n'), value...)
 	}
 	return data, ok
 }

@@ -1,0 +1,129 @@
+package gateway
+
+import (
+	"time"
+
+	"bulkhead.dev/bulkhead/internal/account"
+	"bulkhead.dev/bulkhead/internal/fault"
+	"bulkhead.dev/bulkhead/internal/fleet"
+	"bulkhead.dev/bulkhead/internal/record"
+	"bulkhead.dev/bulkhead/internal/upstream"
+)
+
+// inTurn calls prefill, and then decode with the handle that prefill gave (G-11). Without
+// a handle whose extent is proved decode is never called. A handle serves this sequence
+// once, within its lease, which counts from the first byte that went to prefill: when
+// prefill took over half of it, the handle is dropped unread and prefill called once more,
+// which then is a prefix hit.
+func (a *attempt) inTurn() *failure {
+	x := a.x
+	of := x.model.Lease
+	if fail := a.reserve(of); fail != nil {
+		return fail
+	}
+	for try := 0; ; try++ {
+		a.began = x.g.clock.Now()
+		s := a.runPrefill(a.call(upstream.PrefillRole, a.prefillID, nil))
+		a.heard = &s
+		if s.fail != nil {
+			if s.fail.ended {
+				a.waiting.collected() // it refused: nothing is held there
+			}
+			return s.fail
+		}
+		if x.g.clock.Now().Sub(a.began) <= of/2 {
+			break
+		}
+		a.odd |= record.HandleDropped
+		if try > 0 {
+			return failed(fault.New(fault.LeaseOver)).at(a.round.target.Prefill)
+		}
+		// Another id, for the first call may not be over for the engine.
+		id, err := x.g.legID()
+		if err != nil {
+			return &failure{err: fault.New(fault.Internal)}
+		}
+		a.legs, a.first = append(a.legs, a.first), LegRecord{}
+		a.prefillID = id
+		// What was dropped is held until its own lease is over.
+		a.waiting.end()
+		if fail := a.reserve(of); fail != nil {
+			return fail.at(a.round.target.Prefill)
+		}
+	}
+	block := a.round.target.Prefill.Info().PageSize.N // 0 if it is not known
+	handle, ag := upstream.ReadHandle(&a.heard.reply, block)
+	if ag != upstream.Agreed {
+		a.agreement = ag
+		return broken(ag, &upstream.Reply{}).at(a.round.target.Prefill)
+	}
+	if handle.Extent == upstream.ExtentUnknown {
+		a.odd |= record.ExtentUnproved
+	}
+	a.lease.Of = of
+	left := of - x.g.clock.Now().Sub(a.began)
+	a.expiry = x.g.clock.AfterFunc(left, func() { a.dcancel(errLease) })
+	defer a.expiry.Stop()
+	return a.runDecode(a.round.target.Decode, upstream.DecodeRole, handle)
+}
+
+// collected says that decode's first token came, so that it has fetched what prefill held
+// for it. It is a failure if the lease was over by then.
+func (a *attempt) collected() *failure {
+	if a.expiry == nil || a.lease.Used > 0 {
+		return nil
+	}
+	a.expiry.Stop()
+	a.lease.Used = max(1, a.x.g.clock.Now().Sub(a.began))
+	if a.lease.Used > a.lease.Of {
+		return &failure{err: fault.New(fault.LeaseOver), outcome: fleet.Failed}
+	}
+	a.waiting.collected()
+	return nil
+}
+
+// uncollected is a part of a tenant's budget for prompts that prefill holds for decode
+// (G-14). What is not fetched is held until the lease is over.
+type uncollected struct {
+	g      *Gateway
+	budget *account.Budget
+	n      int64
+	until  func() time.Time
+}
+
+// reserve takes the prompt's tokens from the tenant's budget.
+func (a *attempt) reserve(lease time.Duration) *failure {
+	t := a.x.tenant
+	n := a.x.ask.Tokens.High
+	if exact, known := a.x.ask.Tokens.Exact.Value(); known {
+		n = exact
+	}
+	if !t.uncollected.Take(n) {
+		return &failure{err: fault.New(fault.Uncollected, fault.Int(t.uncollected.Limit())), ended: true}
+	}
+	a.waiting = &uncollected{g: a.x.g, budget: t.uncollected, n: n, until: func() time.Time { return a.began.Add(lease) }}
+	return nil
+}
+
+// collected gives the tokens back: prefill holds nothing any more.
+func (u *uncollected) collected() {
+	if u != nil && u.n > 0 {
+		u.budget.Give(u.n)
+		u.n = 0
+	}
+}
+
+// end gives back at the end of the lease what was not fetched.
+func (u *uncollected) end() {
+	if u == nil || u.n == 0 {
+		return
+	}
+	n := u.n
+	u.n = 0
+	left := u.until().Sub(u.g.clock.Now())
+	if left <= 0 {
+		u.budget.Give(n)
+		return
+	}
+	u.g.clock.AfterFunc(left, func() { u.budget.Give(n) })
+}

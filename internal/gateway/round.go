@@ -1,0 +1,261 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"bulkhead.dev/bulkhead/internal/admit"
+	"bulkhead.dev/bulkhead/internal/fault"
+	"bulkhead.dev/bulkhead/internal/fleet"
+	"bulkhead.dev/bulkhead/internal/record"
+	"bulkhead.dev/bulkhead/internal/upstream"
+)
+
+// dispatch sends the request to a target, and once more if the first one went away before
+// the first byte (G-6).
+func (x *exchange) dispatch() *fault.Error {
+	x.first = x.g.clock.AfterFunc(x.g.bounds.FirstByte, func() { x.cancel(errFirstByte) })
+	defer x.first.Stop()
+	t, decision, fail := x.acquire(nil)
+	if fail != nil {
+		return fail
+	}
+	f := x.round(t, decision.MaxTokens)
+	if f == nil || !f.retry || x.out.begun() || x.ctx.Err() != nil || !x.tenant.retry.Spend() {
+		return x.end(f)
+	}
+	x.aborts.Wait() // all old legs are ended before a new one begins
+	next, decision, fail := x.acquire(t)
+	if fail != nil {
+		return x.end(f)
+	}
+	return x.end(x.round(next, decision.MaxTokens))
+}
+
+// end tells a failure: as an error if nothing was sent, else by breaking the answer off.
+func (x *exchange) end(f *failure) *fault.Error {
+	switch {
+	case f == nil:
+		return nil
+	case x.out.begun():
+		x.breakOff(f.err)
+		return nil
+	}
+	return f.err
+}
+
+// breakOff ends an answer whose first byte was sent: with an error event, and with a
+// connection that is cut, never with an end mark (G-5, H-14).
+func (x *exchange) breakOff(e *fault.Error) {
+	x.broken = true
+	if x.out.gone() || x.gone() {
+		x.event.Verdict, x.event.Code = record.Left, fault.Cancelled
+		return
+	}
+	x.event.Verdict, x.event.Code = record.Broken, e.Code
+	_ = x.out.write(upstream.AppendEvent(nil, e.WithID(x.event.ID).Body())) // that the client left makes no difference any more
+}
+
+// round is one try at a request: all its sequences at one target.
+type round struct {
+	x      *exchange
+	target *fleet.Target
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// max is the limit of each answer, in tokens.
+	max int64
+	// split says that each sequence is a call of its own, of several.
+	split bool
+}
+
+// round runs all sequences at a target, as many at a time as it allows, and gives it
+// back. It returns nil if the request has ended well, or because the client left.
+func (x *exchange) round(t *fleet.Target, most int64) *failure {
+	r := &round{x: x, target: t, max: most}
+	n := x.sequences()
+	r.split = n > 1
+	if r.ctx = x.ctx; r.split { // else nobody but the exchange ends it
+		r.ctx, r.cancel = context.WithCancelCause(x.ctx)
+		defer r.cancel(errOver)
+	}
+	x.event.Target, x.event.MaxTokens = t.Name, most
+	x.event.Agreement, x.event.Prompt, x.event.Completion, x.event.From = upstream.Open, admit.Unknown(), admit.Unknown(), record.Unreported
+	x.event.Late = x.model.verdict() == late
+	x.out.prepare(n, x.model.verdict())
+	all := make([]*attempt, n)
+	for i := range all {
+		all[i] = &attempt{x: x, round: r, sequence: i}
+	}
+	x.event.Attempts += n
+	f := r.run(all)
+	r.note(all)
+	if f == nil && r.split {
+		f = r.join(all)
+	}
+	if f == nil && !r.split {
+		r.complete()
+	}
+	r.release(f)
+	return f
+}
+
+// verdict is what the header says when an answer begins.
+func (m *model) verdict() string {
+	switch {
+	case m.traits.Legs == upstream.One:
+		return lone
+	case m.traits.Counting == upstream.AtEnd:
+		return late
+	}
+	return agreed
+}
+
+// run runs the attempts, and returns the failure that tells most.
+func (r *round) run(all []*attempt) *failure {
+	if len(all) == 1 {
+		return all[0].run()
+	}
+	fails := make([]*failure, len(all))
+	var next atomic.Int64
+	var crew sync.WaitGroup
+	for range max(1, min(r.target.Parallel, r.x.g.bounds.Sequences, len(all))) {
+		crew.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(all) || r.ctx.Err() != nil {
+					return
+				}
+				if fails[i] = all[i].run(); fails[i] != nil {
+					r.cancel(errSibling) // one that fails, fails all (G-11)
+				}
+			}
+		})
+	}
+	crew.Wait()
+	return told(fails)
+}
+
+// told picks the failure of several to tell: one that only came because another did tells
+// nothing.
+func told(fails []*failure) *failure {
+	var one *failure
+	for _, f := range fails {
+		if f != nil && (one == nil || one.echo && !f.echo) {
+			one = f
+		}
+	}
+	return one
+}
+
+// note puts together what the attempts saw.
+func (r *round) note(all []*attempt) {
+	x := r.x
+	prompt, completion, from := admit.Known(0), admit.Known(0), record.Unreported
+	for i, a := range all {
+		x.pending = x.pending || a.aborting
+		x.record.Legs = append(x.record.Legs, a.legs...)
+		x.event.Held = max(x.event.Held, a.held)
+		if a.lease.Of > 0 && a.lease.Used >= x.event.Lease.Used {
+			x.event.Lease = a.lease
+		}
+		x.event.Oddities |= a.odd
+		if a.id != "" {
+			x.event.RID, x.event.Attempt = a.id, a.attempt
+		}
+		if a.agreement != upstream.Open && (x.event.Agreement == upstream.Open || x.event.Agreement == upstream.Agreed) {
+			x.event.Agreement = a.agreement
+		}
+		if i%max(1, x.req.N) == 0 || !r.split {
+			prompt = plus(prompt, a.prompt)
+		}
+		completion, from = plus(completion, a.completion), max(from, a.from)
+	}
+	x.event.Prompt, x.event.Completion, x.event.From = prompt, completion, from
+	if _, known := completion.Value(); !known {
+		x.event.From = record.Unreported
+	}
+}
+
+// plus adds two numbers of tokens; unknown if either is.
+func plus(a, b admit.Tokens) admit.Tokens {
+	n, known := a.Value()
+	m, too := b.Value()
+	if !known || !too {
+		return admit.Unknown()
+	}
+	return admit.Known(n + m)
+}
+
+// complete ends a request with one call.
+func (r *round) complete() {
+	x := r.x
+	if x.req.Streaming == upstream.Streamed && x.event.Verdict == record.Undecided {
+		x.event.Verdict = Served
+	}
+	if x.out.gone() {
+		x.event.Verdict, x.event.Code = record.Left, fault.Cancelled
+	}
+}
+
+// join ends a request whose sequences were calls of their own: their answers become one.
+func (r *round) join(all []*attempt) *failure {
+	x := r.x
+	p := x.public()
+	p.Prompts = x.req.Prompts
+	if x.req.Streaming == upstream.Whole {
+		p.Usage = upstream.KeepUsage
+		replies := make([]upstream.Reply, len(all))
+		for i, a := range all {
+			replies[i] = *a.answer
+		}
+		x.out.deliver(upstream.Merge(nil, x.req.Endpoint, replies, p))
+		return nil
+	}
+	var tail []byte
+	prompt, told := x.event.Prompt.Value()
+	completion, counted := x.event.Completion.Value()
+	if x.req.UsageChunk && told && counted {
+		p.Created = all[0].created
+		tail = upstream.AppendEvent(tail, upstream.AppendUsage(nil, x.req.Endpoint, p, prompt, completion))
+	}
+	tail = upstream.AppendEvent(tail, []byte(upstream.Done))
+	if err := x.out.write(tail); err != nil {
+		return &failure{err: fault.New(fault.Cancelled), outcome: fleet.Cancelled}
+	}
+	x.event.Verdict = Served
+	return nil
+}
+
+// release gives the target back once nothing runs there any more.
+func (r *round) release(f *failure) {
+	outcome, blame := fleet.Answered, []*fleet.Node(nil)
+	if f != nil {
+		outcome = f.outcome
+		if f.node != nil {
+			blame = []*fleet.Node{f.node}
+		}
+	}
+	x := r.x
+	if !x.pending {
+		r.target.Release(outcome, blame...)
+		return
+	}
+	x.g.tasks.Go(func() {
+		x.aborts.Wait()
+		r.target.Release(outcome, blame...)
+	})
+}
+
+// outcomeOf is what a failure says about the engines.
+func outcomeOf(e *fault.Error) fleet.Outcome {
+	switch {
+	case e.Code == fault.Cancelled || e.Code == fault.ShuttingDown:
+		return fleet.Cancelled
+	case record.VerdictOf(e) == record.Void:
+		return fleet.Void
+	case e.Status < 500 || e.Code == fault.Busy:
+		return fleet.Refused
+	}
+	return fleet.Failed
+}
