@@ -1,8 +1,11 @@
 // Command drive starts Bulkhead, reads the address and the key that it prints,
-// runs both SDK checks against it, and stops it by its process id. It exits 0
-// only if both checks passed and Bulkhead ended well.
+// runs both SDK checks against it, and stops it by its process id. With -through it
+// starts the named engines one after the other, puts `bulkhead serve` in front of each,
+// and runs the npm package's session there. It exits 0 only if all checks passed and
+// every program ended well; an engine that cannot be had is skipped aloud.
 //
 //	go run ./drive [-bin path] [-node=false] [-- arguments of bulkhead]
+//	go run ./drive [-bin path] -through llamacpp-10434,llamacpp-11549,twin-openai,twin-llamacpp-11549
 package main
 
 import (
@@ -18,6 +21,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -31,6 +36,7 @@ const (
 func main() {
 	bin := flag.String("bin", "../../bin/bulkhead", "the program to start")
 	node := flag.Bool("node", true, "run the npm package too")
+	through := flag.String("through", "", "run the session through bulkhead serve against these engines instead")
 	flag.Parse()
 	args := flag.Args()
 	if len(args) == 0 {
@@ -38,11 +44,36 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := drive(ctx, *bin, args, *node); err != nil {
+	var err error
+	if *through != "" {
+		err = sessions(ctx, *bin, strings.Split(*through, ","))
+	} else if err = drive(ctx, *bin, args, *node); err == nil {
+		fmt.Println("ok  both SDKs, and a clean end")
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "drive:", err)
 		os.Exit(1)
 	}
-	fmt.Println("ok  both SDKs, and a clean end")
+}
+
+// sessions runs the session against each of the named engines.
+func sessions(ctx context.Context, bin string, names []string) error {
+	all := engines()
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(e engine) bool { return e.name == name })
+		if i < 0 {
+			return fmt.Errorf("there is no engine %q", name)
+		}
+		err := throughGateway(ctx, bin, all[i])
+		if errors.Is(err, errMissing) {
+			fmt.Printf("SKIPPED  %s: %v\n", name, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func drive(ctx context.Context, bin string, args []string, node bool) (err error) {
