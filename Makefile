@@ -1,6 +1,8 @@
 # Targets that need more than Go say so. Everything else needs Go alone.
 GO     ?= go
 BIN    := bin/bulkhead
+# Engines that the SDK's session runs through: twins, and real llama.cpp from PyPI.
+SDK_THROUGH ?= twin-openai,twin-llamacpp-11549,llamacpp-11549,llamacpp-10434
 LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
@@ -53,7 +55,7 @@ recall-8k: ## recite from 8,000 tokens through prefill, hand-off and decode
 
 sdk: build ## run the official OpenAI SDKs against bulkhead up, and through serve (needs Node 20 and the registries)
 	cd interop/sdk && npm ci --no-audit --no-fund && $(GO) run ./drive -bin ../../$(BIN) && \
-		$(GO) run ./drive -bin ../../$(BIN) -through twin-openai,twin-llamacpp-11549,llamacpp-11549,llamacpp-10434
+		$(GO) run ./drive -bin ../../$(BIN) -through $(SDK_THROUGH)
 
 interop-llamacpp: build ## drive two builds of llama.cpp (PyPI, seconds)
 	$(GO) run ./interop llamacpp

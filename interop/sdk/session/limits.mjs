@@ -29,7 +29,7 @@ step("404 for a model that is not there", "", () =>
 
 step("404 for what is not served", "", async () => {
   for (const call of [(c) => c.embeddings.create({ model, input: secret }), (c) => c.responses.create({ model, input: secret })]) {
-    await refusedHere(OpenAI.NotFoundError, { status: 404, code: "path_not_found" }, call);
+    await refusedHere(OpenAI.NotFoundError, { status: 404, code: "path_not_served" }, call);
   }
 });
 
@@ -145,7 +145,7 @@ for (const way of ["busy", "reset"]) {
     const by = client({ maxRetries: 2 });
     assert.equal((await by.chat.completions.create(small)).choices.length, 1);
     const asked = (await calls()).length;
-    assert.ok(asked === 2 && by.sent <= 2, `the SDK sent ${by.sent} requests, and the engine was asked ${asked} times`);
+    assert.ok(asked === 2 && by.sent >= 2 && by.sent <= 3, `the SDK sent ${by.sent} requests, and the engine was asked ${asked} times`);
   });
 
   step(`an engine that always ${way === "busy" ? "is busy" : "goes away"}: the SDK's retries are not multiplied`, "", async () => {
