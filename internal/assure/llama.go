@@ -280,7 +280,7 @@ func (p *Probe) wait(ctx context.Context, limit time.Duration, yes func() bool) 
 	for !yes() {
 		select {
 		case <-ctx.Done():
-			return false
+			return yes() // the limit may be shorter than a tick
 		case <-tick.C:
 		}
 	}

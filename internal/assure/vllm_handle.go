@@ -262,8 +262,7 @@ func vllmForeignHost(ctx context.Context, p *Probe) Verdict {
 	if err != nil {
 		return void("no listener of our own")
 	}
-	called := make(chan struct{}, 64)
-	done := make(chan struct{})
+	called, done := make(chan string, 64), make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
@@ -272,18 +271,33 @@ func vllmForeignHost(ctx context.Context, p *Probe) Verdict {
 				return
 			}
 			c.Close()
-			called <- struct{}{}
+			select {
+			case called <- c.RemoteAddr().String():
+			default: // 64 have called
+			}
 		}
 	}()
 	defer func() {
 		l.Close()
 		<-done
 	}()
-	if c, err := net.Dial("tcp", l.Addr().String()); err != nil {
-		return void("the listener cannot be reached")
-	} else {
-		c.Close()
-		<-called
+	// others calls the listener, and says whether somebody had called before: calls are
+	// accepted in their order.
+	others := func() (bool, error) {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return false, err
+		}
+		defer c.Close()
+		select {
+		case who := <-called:
+			return who != c.LocalAddr().String(), nil
+		case <-done:
+			return false, net.ErrClosed
+		}
+	}
+	if some, err := others(); some || err != nil {
+		return void("the listener cannot be reached by us alone")
 	}
 	control := "a connection of our own arrives at the listener"
 	port := l.Addr().(*net.TCPAddr).Port
@@ -306,8 +320,12 @@ func vllmForeignHost(ctx context.Context, p *Probe) Verdict {
 		return red(control, "the engine called the address in the request")
 	case a = <-answered:
 	}
-	// Who called is heard of after a moment.
-	if p.wait(ctx, p.patience/6, func() bool { return len(called) > 0 }) {
+	pause(ctx, p.patience/6) // an engine may answer first and call then
+	some, err := others()
+	if err != nil {
+		return void("the listener cannot be reached any more")
+	}
+	if some {
 		return red(control, "the engine called the address in the request, and answered %s", a.brief())
 	}
 	if a.refused() {

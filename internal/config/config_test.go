@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -249,13 +250,22 @@ pass_key: env:PASS
 tls: {ca: env:CA, cert: env:CERT, key: env:KEY}
 `
 
+// readWorker reads a worker's configuration and checks it.
+func readWorker(r io.Reader) (Worker, error) {
+	c, err := DecodeWorker(r)
+	if err != nil {
+		return c, err
+	}
+	return c, c.Check()
+}
+
 func TestWorkerConfig(t *testing.T) {
-	if c, err := ReadWorker(strings.NewReader(goodWorker)); err != nil {
+	if c, err := readWorker(strings.NewReader(goodWorker)); err != nil {
 		t.Fatalf("the good one: %v", err)
 	} else if c.Peers[0].Addr != "p:8998" || c.PageSize != 64 || c.Digest != "xxh3" {
 		t.Errorf("defaults: %+v", c)
 	}
-	if _, err := ReadWorker(strings.NewReader(strings.Replace(goodWorker, "pass_key: env:PASS", "open_dialect: true", 1))); err != nil {
+	if _, err := readWorker(strings.NewReader(strings.Replace(goodWorker, "pass_key: env:PASS", "open_dialect: true", 1))); err != nil {
 		t.Errorf("an open one needs no pass key: %v", err)
 	}
 	for _, c := range []struct{ from, to, says string }{
@@ -274,7 +284,7 @@ func TestWorkerConfig(t *testing.T) {
 		if text == goodWorker {
 			t.Fatalf("%q is not in the good configuration", c.from)
 		}
-		if _, err := ReadWorker(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := readWorker(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%q: %v, wanted %q", c.to, err, c.says)
 		}
 	}
@@ -289,7 +299,7 @@ func FuzzRead(f *testing.F) {
 	f.Add("modes: ~\ntelemetry: ~\nmodels: [{nodes: [~], aliases: {a: ~}}]")
 	f.Add("? a\n: b")
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, err := range []error{second(read(text)), second(ReadWorker(strings.NewReader(text)))} {
+		for _, err := range []error{second(read(text)), second(readWorker(strings.NewReader(text)))} {
 			for _, e := range unjoin(err) {
 				if !strings.HasPrefix(e.Error(), "configuration: ") {
 					t.Errorf("%T %v", e, e)

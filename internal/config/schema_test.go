@@ -397,7 +397,7 @@ func TestSchemaTakes(t *testing.T) {
 					t.Errorf("%s: %s: %v", page, first, bad)
 				}
 			case first == "# prefill.yaml", first == "# decode.yaml":
-				if _, err := ReadWorker(strings.NewReader(m[1])); err != nil {
+				if _, err := readWorker(strings.NewReader(m[1])); err != nil {
 					t.Errorf("%s: %s: %v", page, first, err)
 				}
 			default:

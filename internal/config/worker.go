@@ -85,15 +85,6 @@ func DecodeWorker(r io.Reader) (Worker, error) {
 	return c, err
 }
 
-// ReadWorker reads a worker's configuration and checks it.
-func ReadWorker(r io.Reader) (Worker, error) {
-	c, err := DecodeWorker(r)
-	if err != nil {
-		return c, err
-	}
-	return c, c.Check()
-}
-
 // Check finds what is wrong without reading a secret, and fills in the peers' addresses.
 func (c *Worker) Check() error {
 	switch {

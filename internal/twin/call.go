@@ -230,11 +230,13 @@ func encode(v any) []byte {
 }
 
 // answer sends an answer in the form that was asked for, with the fault that is due.
-func (c *call) answer(s shape) {
+func (c *call) answer(s shape) { c.answerWith(s, c.t.draw()) }
+
+// answerWith is answer with a fault that was drawn before.
+func (c *call) answerWith(s shape, fault string) {
 	if s.finishFrom == 0 {
 		s.finishFrom = len(s.choices)
 	}
-	fault := c.t.draw()
 	if c.before(fault) {
 		return
 	}

@@ -180,17 +180,58 @@ func TestBadRooms(t *testing.T) {
 	}
 }
 
-// handleOf prefills and returns the handle.
-func handleOf(t *testing.T, p http.Handler, prompt string) json.RawMessage {
+// told prefills and returns what stands for the handle.
+func told(t *testing.T, p http.Handler, prompt string) json.RawMessage {
 	t.Helper()
 	g := post(p, "/v1/completions", object{"prompt": prompt, "max_tokens": 1, "kv_transfer_params": object{"do_remote_decode": true, "do_remote_prefill": false}})
 	var v struct {
 		Handle json.RawMessage `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal([]byte(g.body), &v); err != nil || g.status != 200 || len(v.Handle) < 10 {
+	if err := json.Unmarshal([]byte(g.body), &v); err != nil || g.status != 200 {
 		t.Fatalf("prefill: %d, %v", g.status, err)
 	}
 	return v.Handle
+}
+
+// handleOf prefills and returns the handle.
+func handleOf(t *testing.T, p http.Handler, prompt string) json.RawMessage {
+	t.Helper()
+	h := told(t, p, prompt)
+	if len(h) < 10 {
+		t.Fatalf("no handle: %s", h)
+	}
+	return h
+}
+
+// TestHandles arms what prefill does to its handle behind a fault that stays.
+func TestHandles(t *testing.T) {
+	p, _, err := Pair("vllm-0.32.0", Options{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const prompt = "one prompt of some words"
+	for _, c := range []struct {
+		fault string
+		check func(handle, before string) bool
+	}{
+		{"no-handle", func(h, _ string) bool { return h == "null" }},
+		{"old-handle", func(h, before string) bool { return h == before }},
+		{"short-handle", func(h, _ string) bool { return strings.Contains(h, `"remote_num_tokens":5,`) }},
+	} {
+		p.Disarm()
+		before := string(handleOf(t, p, prompt))
+		for _, name := range []string{"pool-halved", c.fault} {
+			if err := p.Arm(name, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if h := string(told(t, p, prompt)); !c.check(h, before) {
+			t.Errorf("%s: %s", c.fault, h)
+		}
+		if h := string(told(t, p, prompt)); c.check(h, before) {
+			t.Errorf("%s stays: %s", c.fault, h)
+		}
+	}
 }
 
 func TestVLLMPair(t *testing.T) {

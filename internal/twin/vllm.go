@@ -255,7 +255,7 @@ func (e *vllmEngine) generate(c *call) {
 			cached += n
 		}
 		c.compute(c.ask.count() - cached)
-		e.say(c, texts, cached, nil)
+		e.say(c, texts, cached)
 	}
 }
 
@@ -280,14 +280,19 @@ func (e *vllmEngine) lookup(a ask, prompt string) (text string, cached int) {
 	return prompt, 0
 }
 
-func (e *vllmEngine) say(c *call, texts []string, cached int, handle any) {
+func (e *vllmEngine) say(c *call, texts []string, cached int) {
+	c.answer(e.shape(c, texts, cached, nil))
+}
+
+// shape is the answer that speaks each text, with the handle that goes with it.
+func (e *vllmEngine) shape(c *call, texts []string, cached int, handle any) shape {
 	s := shape{id: c.id, prompt: c.ask.count(), cached: cached, extra: object{"kv_transfer_params": handle}}
 	for _, text := range texts {
 		for range max(1, c.ask.n) {
 			s.choices = append(s.choices, speak(c.ask.limit, func() string { return text }))
 		}
 	}
-	c.answer(s)
+	return s
 }
 
 func (e *vllmEngine) prefill(c *call, kv transfer) {
@@ -307,7 +312,7 @@ func (e *vllmEngine) prefill(c *call, kv transfer) {
 			}
 		}
 		e.blocks.giveBack(list)
-		e.say(c, []string{text}, cached, nil)
+		e.say(c, []string{text}, cached)
 		return
 	}
 	id := c.id + "-0a1b2c3d"
@@ -326,21 +331,16 @@ func (e *vllmEngine) prefill(c *call, kv transfer) {
 	e.blocks.previous = handle
 	e.blocks.mu.Unlock()
 	var told any = handle
-	e.t.mu.Lock()
-	armed := ""
-	if len(e.t.faults) > 0 {
-		armed = e.t.faults[0].name
-	}
-	e.t.mu.Unlock()
+	fault := e.t.draw()
 	switch {
-	case armed == "no-handle" || c.ask.stream:
+	case fault == "no-handle" || c.ask.stream:
 		told = nil
-	case armed == "old-handle" && before != nil:
+	case fault == "old-handle" && before != nil:
 		told = before
-	case armed == "short-handle":
+	case fault == "short-handle":
 		handle["remote_num_tokens"] = len(tokens(text)) - 1
 	}
-	e.say(c, []string{text}, cached, told)
+	c.answerWith(e.shape(c, []string{text}, cached, told), fault)
 }
 
 // blockList reads the list of block lists that a handle carries.
@@ -397,5 +397,5 @@ func (e *vllmEngine) received(c *call, text string) {
 		e.fetched += len(tokens(p))
 	}
 	e.mu.Unlock()
-	e.say(c, texts, 0, nil)
+	e.say(c, texts, 0)
 }

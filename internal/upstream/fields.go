@@ -164,9 +164,21 @@ const pairs = dialectSet(1<<Bulkhead | 1<<SGLangPD | 1<<VLLMNixl | 1<<VLLMMoonca
 // plains is the set of the dialects with one.
 const plains = dialectSet(1<<SGLang | 1<<VLLM | 1<<LlamaCPP | 1<<OpenAI)
 
-// table returns the allow-list of a dialect: what is neither there nor in reserved is
-// refused as unknown. A row stands for its name at its endpoints and dialects; there
-// are no two for the same.
+// gatewayFields are the rows that every dialect has: what the gateway reads and writes
+// itself, whoever answers. It is read only.
+var gatewayFields = [...]field{
+	{name: "model", in: both, mode: mapped, kind: kindModel},
+	{name: "messages", in: Chat, mode: pass, kind: kindMessages},
+	{name: "prompt", in: Completions, mode: pass, kind: kindPrompt},
+	{name: "stream", in: both, mode: mapped, kind: kindStream},
+	{name: "stream_options", in: both, mode: mapped, kind: kindStreamOptions},
+	{name: "max_tokens", in: both, mode: mapped, kind: kindMax},
+	{name: "safety_identifier", in: both, mode: drop, kind: kindSafety},
+}
+
+// table returns the allow-list of a dialect beyond gatewayFields: what is in neither of
+// them nor in reserved is refused as unknown. A row stands for its name at its endpoints
+// and dialects; there are no two for the same.
 func table(d Dialect) []field {
 	switch d {
 	case Bulkhead:
@@ -182,9 +194,15 @@ func table(d Dialect) []field {
 	}
 }
 
-// lookup returns the row of a dialect's table for a name.
+// lookup returns the row of a dialect for a name.
 func lookup(d Dialect, e Endpoint, name []byte) *field {
-	rows := table(d)
+	if f := find(gatewayFields[:], d, e, name); f != nil {
+		return f
+	}
+	return find(table(d), d, e, name)
+}
+
+func find(rows []field, d Dialect, e Endpoint, name []byte) *field {
 	for i := range rows {
 		f := &rows[i]
 		if string(name) == f.name && f.in&e != 0 && (f.on == 0 || f.on&sole(d) != 0) {

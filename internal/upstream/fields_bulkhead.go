@@ -3,12 +3,6 @@ package upstream
 // bulkheadFields is the allow-list of our own workers. It is read only. What the embedded
 // engine cannot do is off, so that it is refused and not ignored.
 var bulkheadFields = [...]field{
-	{name: "model", in: both, mode: mapped, kind: kindModel},
-	{name: "messages", in: Chat, mode: pass, kind: kindMessages},
-	{name: "prompt", in: Completions, mode: pass, kind: kindPrompt},
-	{name: "stream", in: both, mode: mapped, kind: kindStream},
-	{name: "stream_options", in: both, mode: mapped, kind: kindStreamOptions},
-	{name: "max_tokens", in: both, mode: mapped, kind: kindMax},
 	{name: "max_completion_tokens", in: Chat, mode: mapped, kind: kindMax},
 	{name: "temperature", in: both, mode: pass, kind: kindNumber, low: 0, high: 2},
 	{name: "top_p", in: both, mode: pass, kind: kindShare},
@@ -17,7 +11,6 @@ var bulkheadFields = [...]field{
 
 	{name: "user", in: both, mode: drop, kind: kindText},
 	{name: "metadata", in: both, mode: drop, kind: kindObject},
-	{name: "safety_identifier", in: both, mode: drop, kind: kindSafety},
 	{name: "prompt_cache_key", in: both, mode: drop, kind: kindText},
 
 	{name: "n", in: both, mode: off, kind: kindOne},

@@ -8,16 +8,9 @@ import "bulkhead.dev/bulkhead/internal/fault"
 // (n_predict over max_tokens, n_cmpl over n, n_probs over logprobs): the winners are
 // refused. It has no salt, so no prompt may be cached at all (G-7).
 var llamacppFields = [...]field{
-	// What the gateway reads and writes itself.
-	{name: "model", in: both, mode: mapped, kind: kindModel},
-	{name: "messages", in: Chat, mode: pass, kind: kindMessages},
-	{name: "prompt", in: Completions, mode: pass, kind: kindPrompt},
-	{name: "stream", in: both, mode: mapped, kind: kindStream},
-	{name: "stream_options", in: both, mode: mapped, kind: kindStreamOptions},
-	{name: "max_tokens", in: both, mode: mapped, kind: kindMax},
+	// What the gateway reads and writes itself, beside gatewayFields.
 	{name: "max_completion_tokens", in: both, mode: mapped, kind: kindMax},
 	{name: "n", in: both, mode: mapped, kind: kindN},
-	{name: "safety_identifier", in: both, mode: drop, kind: kindSafety},
 
 	// Sampling.
 	{name: "temperature", in: both, mode: pass, kind: kindNumber, low: 0, high: 2},

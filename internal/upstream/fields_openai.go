@@ -4,16 +4,9 @@ package upstream
 // known. It is read only. What costs more than tokens, or makes the other side fetch
 // something, is for the operator to grant.
 var openaiFields = [...]field{
-	// What the gateway reads and writes itself.
-	{name: "model", in: both, mode: mapped, kind: kindModel},
-	{name: "messages", in: Chat, mode: pass, kind: kindMessages},
-	{name: "prompt", in: Completions, mode: pass, kind: kindPrompt},
-	{name: "stream", in: both, mode: mapped, kind: kindStream},
-	{name: "stream_options", in: both, mode: mapped, kind: kindStreamOptions},
-	{name: "max_tokens", in: both, mode: mapped, kind: kindMax},
+	// What the gateway reads and writes itself, beside gatewayFields.
 	{name: "max_completion_tokens", in: Chat, mode: mapped, kind: kindMax},
 	{name: "n", in: both, mode: mapped, kind: kindN},
-	{name: "safety_identifier", in: both, mode: drop, kind: kindSafety},
 
 	// Sampling.
 	{name: "temperature", in: both, mode: pass, kind: kindNumber, low: 0, high: 2},

@@ -12,18 +12,11 @@ import "bulkhead.dev/bulkhead/internal/fault"
 // there leaves decode waiting. A name that it does not know it ignores in silence. Members
 // that ask for more in the answer are off, since no client would be shown it (G-8).
 var sglangFields = [...]field{
-	// What the gateway reads and writes itself.
-	{name: "model", in: both, mode: mapped, kind: kindModel},
-	{name: "messages", in: Chat, mode: pass, kind: kindMessages},
-	{name: "prompt", in: Completions, mode: pass, kind: kindPrompt},
-	{name: "stream", in: both, mode: mapped, kind: kindStream},
-	{name: "stream_options", in: both, mode: mapped, kind: kindStreamOptions},
-	{name: "max_tokens", in: both, mode: mapped, kind: kindMax},
+	// What the gateway reads and writes itself, beside gatewayFields.
 	{name: "max_completion_tokens", in: Chat, mode: mapped, kind: kindMax},
 	// With n the engine gives its answers ids of its own, and one room serves one of them.
 	{name: "n", in: both, mode: mapped, kind: kindN},
 	{name: "priority", in: both, mode: mapped, kind: kindPriority},
-	{name: "safety_identifier", in: both, mode: drop, kind: kindSafety},
 
 	// Sampling, within the bounds that the engine itself holds.
 	{name: "temperature", in: both, mode: pass, kind: kindNumber, low: 0, high: 100},

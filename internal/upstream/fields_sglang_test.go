@@ -47,8 +47,7 @@ func TestSGLangSchemaIsJudged(t *testing.T) {
 	if lookup(SGLang, Chat, []byte("a_field_of_tomorrow")) != nil || isReserved("a_field_of_tomorrow") {
 		t.Error("a field that nobody knows counts as judged")
 	}
-	for i := range sglangFields {
-		f := &sglangFields[i]
+	for _, f := range rows(SGLang) {
 		if f.mode != pass && f.mode != grant {
 			continue
 		}

@@ -211,16 +211,28 @@ func listed(t *testing.T, d Dialect, r *Request, members map[string]string) {
 	}
 }
 
+// rows are the rows of a dialect, gatewayFields included.
+func rows(d Dialect) []*field {
+	var all []*field
+	for _, list := range [][]field{gatewayFields[:], table(d)} {
+		for i := range list {
+			all = append(all, &list[i])
+		}
+	}
+	return all
+}
+
 // TestTables holds what the code takes for granted of every table.
 func TestTables(t *testing.T) {
 	for _, d := range Dialects() {
 		for _, e := range []Endpoint{Chat, Completions} {
 			kinds := map[kind]string{}
-			for i, f := range table(d) {
+			for _, row := range rows(d) {
+				f := *row
 				if f.in&e == 0 || f.on != 0 && f.on&sole(d) == 0 {
 					continue
 				}
-				if got := lookup(d, e, []byte(f.name)); got != &table(d)[i] {
+				if got := lookup(d, e, []byte(f.name)); got != row {
 					t.Errorf("%v: %s has two rows", d, f.name)
 				}
 				if f.kind <= kindLogprobs && f.kind != kindMax && f.mode != never && f.mode != off {

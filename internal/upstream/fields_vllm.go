@@ -13,17 +13,10 @@ import "bulkhead.dev/bulkhead/internal/fault"
 // same tokens; what decides when an answer ends goes to decode alone, for Mooncake's
 // prefill hands over nothing unless it ended by its length.
 var vllmFields = [...]field{
-	// What the gateway reads and writes itself.
-	{name: "model", in: both, mode: mapped, kind: kindModel},
-	{name: "messages", in: Chat, mode: pass, kind: kindMessages},
-	{name: "prompt", in: Completions, mode: pass, kind: kindPrompt},
-	{name: "stream", in: both, mode: mapped, kind: kindStream},
-	{name: "stream_options", in: both, mode: mapped, kind: kindStreamOptions},
-	{name: "max_tokens", in: both, mode: mapped, kind: kindMax},
+	// What the gateway reads and writes itself, beside gatewayFields.
 	{name: "max_completion_tokens", in: Chat, mode: mapped, kind: kindMax},
 	{name: "n", in: both, mode: mapped, kind: kindN},
 	{name: "priority", in: both, mode: mapped, kind: kindPriority},
-	{name: "safety_identifier", in: both, mode: drop, kind: kindSafety},
 
 	// Sampling, within the bounds that the engine itself holds.
 	{name: "temperature", in: both, mode: pass, kind: kindNumber, low: 0, high: 2},

@@ -242,7 +242,7 @@ func TestReservedIsNever(t *testing.T) {
 				t.Errorf("completions, %s: %v", key, err)
 			}
 		}
-		for _, f := range bulkheadFields {
+		for _, f := range rows(Bulkhead) {
 			if f.name == n.name {
 				t.Errorf("%s is allowed and reserved", f.name)
 			}

@@ -82,7 +82,7 @@ func (c *call) chunk(i int, first bool, created int64) any {
 	}
 	s := c.seqs[i]
 	out := c.frame(true, created)
-	text := string(s.fresh)
+	text := string(s.text[s.told:])
 	ch := choice{Index: i}
 	if s.finish != "" {
 		ch.Finish = &s.finish

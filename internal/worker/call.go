@@ -32,7 +32,7 @@ type sequence struct {
 	leg *leg
 	// What came of the answer so far.
 	text   []byte // /generate counts from the beginning in every event
-	fresh  []byte // of text, what no event has told yet
+	told   int    // bytes of text that events told
 	tokens int
 	finish string
 	ended  bool // an event told the finish reason

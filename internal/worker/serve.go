@@ -158,7 +158,6 @@ func (a *answerer) look() (broken handoff.Code, complete bool) {
 	for _, s := range a.seqs {
 		n := s.leg.look()
 		s.text = append(s.text, n.text...)
-		s.fresh = append(s.fresh, n.text...)
 		s.tokens, s.finish = n.tokens, n.finish
 		switch {
 		case n.broken != handoff.NoCode:
@@ -232,13 +231,13 @@ func (a *answerer) stream(ctx context.Context) {
 // client does not take it.
 func (a *answerer) tell(first bool) bool {
 	for i, s := range a.seqs {
-		if s.ended || len(s.fresh) == 0 && s.finish == "" && !first {
+		if s.ended || s.told == len(s.text) && s.finish == "" && !first {
 			continue
 		}
 		if !a.event(a.chunk(i, first, a.created)) {
 			return false
 		}
-		s.fresh, s.ended = s.fresh[:0], s.finish != ""
+		s.told, s.ended = len(s.text), s.finish != ""
 	}
 	return true
 }
