@@ -62,7 +62,7 @@ func likenesses() []likeness {
 	var all []likeness
 	for _, b := range llamaBuilds() {
 		all = append(all, likeness{part: "llamacpp " + b.name, dialect: upstream.LlamaCPP, foretold: b.fixed, build: func(t *testing.T, _ string) (assure.Site, deeds, error) {
-			e, err := twin.New("llamacpp-"+b.name, twin.Options{Model: llamaServed, Pace: time.Millisecond, PerToken: 2 * time.Millisecond})
+			e, err := twin.New("llamacpp-"+b.name, twin.Options{Model: llamaServed, Pace: 5 * time.Millisecond, PerToken: 2 * time.Millisecond})
 			if err != nil {
 				return assure.Site{}, nil, err
 			}

@@ -401,6 +401,7 @@ func TestListenerCloseInHandshake(t *testing.T) {
 			t.Fatal(err)
 		}
 		raw(t, m, "a")
+		synctest.Wait() // it is in its handshake
 		start := time.Now()
 		if err := listener.Close(); err != nil {
 			t.Fatal(err)
