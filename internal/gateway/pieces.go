@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"slices"
@@ -23,7 +24,13 @@ func (o *outgoing) give(req *http.Request) {
 		n += int64(len(p))
 	}
 	req.ContentLength = n
-	req.GetBody = func() (io.ReadCloser, error) { return &pieceReader{slices.Clone(o.pieces)}, nil }
+	req.GetBody = func() (io.ReadCloser, error) {
+		if len(o.pieces) == 1 {
+			// Only a reader that net/http knows to be in memory leaves with its headers.
+			return io.NopCloser(bytes.NewReader(o.pieces[0])), nil
+		}
+		return &pieceReader{slices.Clone(o.pieces)}, nil
+	}
 	req.Body, _ = req.GetBody()
 }
 

@@ -66,24 +66,40 @@ type Call struct {
 // for a stream (G-3).
 func (r *Request) Leg(d Dialect, role Role, c Control) Call {
 	call, edits := r.call(d, role, c)
-	call.Body = apply(r.front(make([]byte, 0, r.size(edits)+c.room(r)), d, role, c), r.body.raw, r.body.open, edits)
+	call.Body = r.joined(d, role, c, edits)
 	return call
 }
 
-// maxPieces bounds the pieces of a body: more of them cost more than a copy.
-const maxPieces = 64
+// Limits of a body in pieces.
+const (
+	// maxPieces is the most that there are: more cost more than a copy.
+	maxPieces = 64
+	// small is the longest body of a client, in bytes, that comes in one piece: a call that
+	// lies in memory whole leaves in one write with its headers.
+	small = 16 << 10
+)
 
 // Pieces returns the call that [Request.Leg] returns, with its body in pieces that lie
 // one behind the other, and nothing in Call.Body: most of them are parts of the client's
 // own body, which is not copied and must not change while they are in use. A body that
-// is cut in many places comes in one piece that was copied.
+// is small, or is cut in many places, comes in one piece that was copied.
 func (r *Request) Pieces(d Dialect, role Role, c Control) (call Call, pieces [][]byte) {
 	call, edits := r.call(d, role, c)
-	if len(edits) > maxPieces {
-		return call, [][]byte{r.Leg(d, role, c).Body}
+	if len(r.body.raw) <= small || len(edits) > maxPieces {
+		return call, [][]byte{r.joined(d, role, c, edits)}
 	}
+	return call, r.apart(d, role, c, edits)
+}
+
+// joined is a body in one piece.
+func (r *Request) joined(d Dialect, role Role, c Control, edits []edit) []byte {
+	return apply(r.front(make([]byte, 0, r.size(edits)+c.room(r)), d, role, c), r.body.raw, r.body.open, edits)
+}
+
+// apart is a body in pieces.
+func (r *Request) apart(d Dialect, role Role, c Control, edits []edit) [][]byte {
 	raw, from := r.body.raw, r.body.open
-	pieces = make([][]byte, 0, 2*len(edits)+2)
+	pieces := make([][]byte, 0, 2*len(edits)+2)
 	pieces = append(pieces, r.front(make([]byte, 0, c.room(r)), d, role, c))
 	for i := range edits {
 		e := &edits[i]
@@ -93,7 +109,7 @@ func (r *Request) Pieces(d Dialect, role Role, c Control) (call Call, pieces [][
 		}
 		from = e.to
 	}
-	return call, append(pieces, raw[from:len(raw):len(raw)])
+	return append(pieces, raw[from:len(raw):len(raw)])
 }
 
 // call makes a call but for its body, and the edits that make its body.

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -63,7 +64,9 @@ func goldenLegs(d Dialect, r *Request) []legOf {
 	for _, i := range sequences {
 		for _, role := range roles {
 			call := r.Leg(d, role, goldenControl(d, role, i))
-			if _, pieces := r.Pieces(d, role, goldenControl(d, role, i)); !bytes.Equal(bytes.Join(pieces, nil), call.Body) {
+			c := goldenControl(d, role, i)
+			_, edits := r.call(d, role, c)
+			if pieces := r.apart(d, role, c, edits); !bytes.Equal(bytes.Join(pieces, nil), call.Body) {
 				panic("the pieces are not the body: " + string(bytes.Join(pieces, nil)))
 			}
 			leg := legOf{Role: role, Sequence: i, Path: call.Path, Body: string(call.Body)}
@@ -131,35 +134,35 @@ func goldenFile(t *testing.T, d Dialect, file string) {
 	}
 }
 
-// TestPieces holds that a long prompt is not copied, and what is not cut apart too often.
+// TestPieces holds that a long prompt is not copied, and that what is small or would be
+// cut apart too often is in one piece.
 func TestPieces(t *testing.T) {
-	body := benchBodies()["4MB"]
-	b, err := Scan(Chat, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := b.Judge(Policy{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, pieces := r.Pieces(Bulkhead, DecodeRole, control())
-	last := pieces[len(pieces)-1]
-	if len(last) < 4_000_000 || &last[len(last)-1] != &body[len(body)-1] {
-		t.Errorf("the prompt was copied: a last piece of %d bytes", len(last))
-	}
-	var many bytes.Buffer
-	many.WriteString(`{"model":"m","messages":[{"role":"user","content":"a"}`)
-	for range maxPieces + 1 {
-		many.WriteString(`,{"role":"user","content":"a","refusal":null}`)
-	}
-	many.WriteString("]}")
-	if b, err = Scan(Chat, many.Bytes()); err != nil {
-		t.Fatal(err)
-	}
-	if r, err = b.Judge(Policy{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, pieces = r.Pieces(Bulkhead, DecodeRole, control()); len(pieces) != 1 {
-		t.Errorf("%d pieces", len(pieces))
+	long := strings.Repeat("a", small)
+	many := strings.Repeat(`,{"role":"user","content":"a","refusal":null}`, maxPieces+1)
+	for _, c := range []struct {
+		name, content, more string
+		sent                bool // the prompt is sent from where it lies
+	}{
+		{"small", "a", "", false},
+		{"long", long, "", true},
+		{"cut in many places", long, many, false},
+	} {
+		body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + c.content + `"}` + c.more + `]}`)
+		b, err := Scan(Chat, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.Judge(Policy{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, pieces := r.Pieces(Bulkhead, DecodeRole, control())
+		last := pieces[len(pieces)-1]
+		if sent := &last[len(last)-1] == &body[len(body)-1]; sent != c.sent || sent != (len(pieces) > 1) {
+			t.Errorf("%s: %d pieces, the prompt from where it lies: %t", c.name, len(pieces), sent)
+		}
+		if call := r.Leg(Bulkhead, DecodeRole, control()); !bytes.Equal(bytes.Join(pieces, nil), call.Body) {
+			t.Errorf("%s: the pieces are not the body", c.name)
+		}
 	}
 }
