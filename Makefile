@@ -41,7 +41,7 @@ prove-all: build ## the larger worlds as well, minimal guard sets, ten million r
 	$(GO) test ./handoff -run '^$$' -fuzz 'FuzzStep$$' -fuzztime 1m
 	for f in Frame Message Handshake PageStream Pass PEM; do $(GO) test ./wire -run '^$$' -fuzz "Fuzz$$f\$$" -fuzztime 30s || exit 1; done
 
-prove-sets: ## enumerate the minimal sets of guards; a list that has changed fails (minutes)
+prove-sets: ## enumerate the minimal sets of guards; a list that has changed fails (two minutes)
 	$(GO) test ./internal/world -run 'TestMinimalSets$$' -sets -v -timeout 20m
 
 spec: ## check the two independent specifications (needs z3, cvc5, spin and gcc; about two minutes)
