@@ -22,7 +22,7 @@ type tally struct {
 	fault string
 	// what is kept of the prompt and the answer, whether the engine tells it early or late.
 	prompt, completion admit.Tokens
-	// odd is what a stream is noted for; of an answer in one piece it may be known or not.
+	// odd is what is noted, of an answer in one piece as of a stream.
 	odd record.Oddities
 	// pairs is the error where two legs that count so do not agree, void the one of an
 	// answer that is not taken from anybody.
@@ -70,7 +70,6 @@ func (s *stage) tally(row tally, members string) {
 	if row.fault != "" {
 		s.decode.arm(s.t, row.fault)
 	}
-	whole := members == ""
 	a := s.chat(`,"max_tokens":8` + members)
 	e := s.event()
 	wrong := func(what string) {
@@ -95,7 +94,11 @@ func (s *stage) tally(row tally, members string) {
 	if e.Prompt != row.prompt || e.Completion != row.completion {
 		wrong("other numbers are kept")
 	}
-	if e.Oddities != row.odd && (e.Oddities != 0 || !whole && row.odd != record.CachedTooMany) {
+	odd := row.odd
+	if members == "" && odd == record.UsageTwice {
+		odd = 0 // an answer in one piece cannot, and one that is put together counts once
+	}
+	if e.Oddities != odd {
 		wrong("other oddities")
 	}
 	if strings.Contains(a.body, "cached") || strings.Contains(a.body, ":-1") {
@@ -112,6 +115,37 @@ func (s *stage) tally(row tally, members string) {
 	}
 	if told > 1 {
 		wrong("usage is told more than once")
+	}
+}
+
+// TestPrefillTallies is row 1 for the leg that the client does not see: what prefill tells
+// of its cache may be all of the prompt but one token, and not more than all of it.
+func TestPrefillTallies(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds() {
+		if k.dialect.Traits().Legs == upstream.One {
+			continue
+		}
+		t.Run(k.dialect.String(), func(t *testing.T) {
+			s := set(t, k, plan{})
+			s.works()
+			for _, row := range []struct {
+				fault string
+				odd   record.Oddities
+				told  bool
+			}{{"cached-all", 0, true}, {"cached-over", record.CachedTooMany, false}} {
+				s.prefill.arm(t, row.fault)
+				a := s.chat("")
+				e := s.event()
+				if a.status != http.StatusOK || e.Verdict != gw.Served || e.Oddities != row.odd {
+					t.Errorf("%s: %d, verdict %s, %q", row.fault, a.status, e.Verdict, e.Oddities)
+				}
+				rec, _ := s.front.Explain(e.ID)
+				if _, told := rec.Legs[0].Cached.Value(); rec.Legs[0].Role != upstream.PrefillRole || told != row.told {
+					t.Errorf("%s: the leg has %+v", row.fault, rec.Legs[0])
+				}
+			}
+		})
 	}
 }
 

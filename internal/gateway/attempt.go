@@ -197,6 +197,9 @@ func (a *attempt) settle(d *failure) *failure {
 	}
 	s := a.hear()
 	a.waiting.end()
+	if s != nil && s.fail == nil {
+		a.doubt(&s.reply)
+	}
 	if a.prefillID != "" && a.first.Node != "" {
 		a.legs = append(a.legs, a.first)
 	}
@@ -265,14 +268,18 @@ func (a *attempt) runPrefill(call *outgoing) said {
 	s := a.askPrefill(node, call)
 	a.first.Took = x.g.clock.Now().Sub(began)
 	a.first.First = a.first.Took
-	if s.fail == nil {
-		if n, cached := s.reply.Prompt.N, s.reply.Cached.N; n-cached >= fastPrompt && a.first.Took > 0 &&
-			float64(n-cached)/a.first.Took.Seconds() > fastRate {
-			a.odd |= record.TooFast
-		}
-	}
 	s.fail.at(node)
 	return s
+}
+
+// doubt notes what is odd about a sound answer of prefill, once it was heard.
+func (a *attempt) doubt(r *upstream.Reply) {
+	if r.CachedTooMany {
+		a.odd |= record.CachedTooMany
+	}
+	if n := r.Prompt.N - r.Cached.N; n >= fastPrompt && a.first.Took > 0 && float64(n)/a.first.Took.Seconds() > fastRate {
+		a.odd |= record.TooFast
+	}
 }
 
 // What is faster than any engine: so many tokens a second, of a prompt that is long
@@ -513,6 +520,7 @@ func (a *attempt) whole(resp *http.Response, began time.Time) *failure {
 		return broken(ag, &reply)
 	}
 	a.usage(&reply)
+	a.untold()
 	a.counted(reply.Prompt)
 	if a.round.split {
 		a.answer = &reply
@@ -582,7 +590,7 @@ func (a *attempt) usage(r *upstream.Reply) {
 		return
 	}
 	a.last.Note(r)
-	if r.Cached.Known && r.Prompt.Known && r.Cached.N > r.Prompt.N {
+	if r.CachedTooMany {
 		a.odd |= record.CachedTooMany
 	}
 	if !r.Prompt.Known || !r.Completion.Known {
@@ -592,6 +600,13 @@ func (a *attempt) usage(r *upstream.Reply) {
 	if r.Completion.N > a.round.max*int64(a.x.choices()) {
 		a.odd |= record.UsageWrong
 		a.completion = admit.Unknown()
+	}
+}
+
+// untold notes that a complete answer did not tell what it used.
+func (a *attempt) untold() {
+	if _, told := a.completion.Value(); !told && a.odd&record.UsageWrong == 0 {
+		a.odd |= record.UsageMissing
 	}
 }
 

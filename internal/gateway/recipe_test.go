@@ -168,8 +168,9 @@ func TestUsage(t *testing.T) {
 		odd        record.Oddities
 		shown      bool
 	}{
-		{"1 more cached than there is", with(`"prompt_tokens":40,"completion_tokens":3,"total_tokens":43,"prompt_tokens_details":{"cached_tokens":3968}`), admit.Known(3), 0, true},
-		{"5 none", edited(honestDecode, `"usage"`, `"x"`), admit.Unknown(), 0, false},
+		{"1 more cached than there is", with(`"prompt_tokens":40,"completion_tokens":3,"total_tokens":43,"prompt_tokens_details":{"cached_tokens":3968}`), admit.Known(3), record.CachedTooMany, true},
+		{"1 all cached that there is", with(`"prompt_tokens":40,"completion_tokens":3,"total_tokens":43,"prompt_tokens_details":{"cached_tokens":40}`), admit.Known(3), 0, true},
+		{"5 none", edited(honestDecode, `"usage"`, `"x"`), admit.Unknown(), record.UsageMissing, false},
 		{"6 zeros", with(`"prompt_tokens":40,"completion_tokens":0,"total_tokens":40`), admit.Known(0), 0, true},
 		{"7 decode's count alone", honestDecode, admit.Known(3), 0, true},
 		{"10 a wrong sum", with(`"prompt_tokens":40,"completion_tokens":3,"total_tokens":44`), admit.Unknown(), record.UsageWrong, false},

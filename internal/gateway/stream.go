@@ -408,9 +408,7 @@ func (s *relay) done() *failure {
 		}
 	}
 	s.a.decodeEnded = true
-	if _, told := s.a.completion.Value(); !told && s.a.odd&record.UsageWrong == 0 {
-		s.a.odd |= record.UsageMissing
-	}
+	s.a.untold()
 	if s.whole != nil {
 		s.surplus()
 		return s.deliver()

@@ -28,6 +28,9 @@ type Reply struct {
 	Choices int
 	// Counted says that the reply has a usage, whatever it says.
 	Counted bool
+	// CachedTooMany says that more tokens are told to come out of a cache than the prompt
+	// has; then Cached is unknown.
+	CachedTooMany bool
 	// Contradictory says that the usage says what cannot be true; then its numbers are
 	// unknown, and clients do not get it.
 	Contradictory bool

@@ -141,6 +141,9 @@ func TestUsage(t *testing.T) {
 			if r.Prompt != tc.prompt || r.Completion != tc.completion || r.Total != tc.total || r.Cached != tc.cached || r.Contradictory != tc.contradictory {
 				t.Errorf("%s: read %+v", tc.name, r)
 			}
+			if many := tc.name == "more cached than there is"; r.CachedTooMany != many {
+				t.Errorf("%s: too many cached tokens: %v", tc.name, r.CachedTooMany)
+			}
 			if shown := strings.Contains(string(r.Rewrite(nil, Public{Usage: KeepUsage})), "prompt_tokens"); shown == tc.contradictory {
 				t.Errorf("%s: the client sees the usage: %v", tc.name, shown)
 			}
@@ -160,6 +163,7 @@ func TestReadAgain(t *testing.T) {
 	var r Reply
 	texts := []string{
 		`{"id":"a","model":"m","created":5,"choices":[{"index":0,"delta":{"content":"x","reasoning_content":"y"},"finish_reason":"stop"},{"index":1,"delta":{}},{"index":2,"delta":{"content":"z"}}],"usage":{"prompt_tokens":7,"prompt_tokens_details":{"cached_tokens":3}},"kv_transfer_params":{"a":1}}`,
+		`{"usage":{"prompt_tokens":7,"prompt_tokens_details":{"cached_tokens":8}}}`,
 		`{}`, `{"error":"x"}`, `{`, `{"choices":[{"delta":{}}]}`, `{"id":"b","choices":[]}`,
 	}
 	for range 2 {
@@ -174,7 +178,7 @@ func TestReadAgain(t *testing.T) {
 			}
 			p := Public{ID: "p", Model: "m", Usage: KeepUsage}
 			if a, b := string(r.Rewrite(nil, p)), string(fresh.Rewrite(nil, p)); a != b || r.ID != fresh.ID || r.Finish(0) != fresh.Finish(0) ||
-				r.Prompt != fresh.Prompt || r.Cached != fresh.Cached || r.handle != fresh.handle || (r.Failure == nil) != (fresh.Failure == nil) || string(r.Reasoning(0)) != string(fresh.Reasoning(0)) {
+				r.Prompt != fresh.Prompt || r.Cached != fresh.Cached || r.CachedTooMany != fresh.CachedTooMany || r.handle != fresh.handle || (r.Failure == nil) != (fresh.Failure == nil) || string(r.Reasoning(0)) != string(fresh.Reasoning(0)) {
 				t.Errorf("%s: read again %s, fresh %s", text, a, b)
 			}
 		}

@@ -26,7 +26,7 @@ func (r *Reply) read(d Dialect, e Endpoint, body []byte, whole bool) error {
 	// The arrays are not cleared: parts and Choices say how much of them holds.
 	id := r.ID
 	r.Prompt, r.Completion, r.Total, r.Cached, r.Created = Count{}, Count{}, Count{}, Count{}, Count{}
-	r.Listed, r.Choices, r.Counted, r.Contradictory, r.Failure = false, 0, false, false, nil
+	r.Listed, r.Choices, r.Counted, r.CachedTooMany, r.Contradictory, r.Failure = false, 0, false, false, false, nil
 	r.dialect, r.endpoint, r.whole, r.body, r.handle = d, e, whole, body, span{}
 	r.named, r.modeled, r.parts = false, false, 0
 	r.moreParts, r.moreSaid = r.moreParts[:0], r.moreSaid[:0]
@@ -57,7 +57,7 @@ func (r *Reply) read(d Dialect, e Endpoint, body []byte, whole bool) error {
 // into the total that it counts nowhere else.
 func (r *Reply) judgeUsage() {
 	if r.Cached.Known && r.Prompt.Known && r.Cached.N > r.Prompt.N {
-		r.Cached = Count{}
+		r.Cached, r.CachedTooMany = Count{}, true
 	}
 	wrong := false
 	if r.Prompt.Known && r.Completion.Known && r.Total.Known {
