@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +23,10 @@ const (
 
 var errElsewhere = errors.New("assure: call: the address is not one that the site names")
 
+// ErrStranger is for Site.GatewayTLS to say that the gateway shows another certificate
+// than its own.
+var ErrStranger = errors.New("the gateway shows another certificate than the configuration names")
+
 // client calls the addresses of one site and no others: the dialer compares, so that
 // neither a redirect nor a case can go elsewhere.
 type client struct {
@@ -28,21 +34,36 @@ type client struct {
 }
 
 func newClient(s *Site) (*client, error) {
-	may := map[string]bool{}
-	for _, address := range s.named() {
+	may := map[string]*tls.Dialer{}
+	for name, address := range s.named() {
 		u, err := base(address)
 		if err != nil {
 			return nil, fmt.Errorf("assure: read address: %w", err)
 		}
-		may[hostPort(u)] = true
+		config := s.EngineTLS
+		switch {
+		case name == "gateway":
+			config = s.GatewayTLS
+		case name == "router" && may[hostPort(u)] != nil:
+			continue // it is one of the others, too
+		case name == "router":
+			config = nil
+		}
+		may[hostPort(u)] = &tls.Dialer{Config: config}
 	}
 	var dialer net.Dialer
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			if !may[address] {
+			if may[address] == nil {
 				return nil, errElsewhere
 			}
 			return dialer.DialContext(ctx, network, address)
+		},
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if may[address] == nil {
+				return nil, errElsewhere
+			}
+			return may[address].DialContext(ctx, network, address)
 		},
 		MaxIdleConnsPerHost: 4,
 		DisableCompression:  true,
@@ -124,6 +145,12 @@ func plain(err error) error {
 	switch {
 	case errors.Is(err, errElsewhere):
 		return errElsewhere
+	case errors.Is(err, ErrStranger):
+		return ErrStranger
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return errors.New("nobody who is trusted vouches for its certificate")
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		return errors.New("its certificate does not hold for this address")
 	case errors.Is(err, context.DeadlineExceeded):
 		return errors.New("time was up")
 	case errors.Is(err, context.Canceled):

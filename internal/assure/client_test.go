@@ -1,9 +1,13 @@
 package assure
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -109,6 +113,54 @@ func TestCallers(t *testing.T) {
 		{"engine", "", "Bearer key-of-engine"}, {"gateway", "", ""}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+// TestAuthorities: each way over https has its own word on who is believed, and an address
+// that the site does not name is not called over https either.
+func TestAuthorities(t *testing.T) {
+	server := func() *httptest.Server {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) }))
+		s.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that are broken off
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s
+	}
+	engine, front, stranger := server(), server(), server() // all with the same certificate
+	believed := x509.NewCertPool()
+	believed.AddCert(engine.Certificate())
+	known := &tls.Config{RootCAs: believed}
+	strange := &tls.Config{RootCAs: believed, VerifyConnection: func(tls.ConnectionState) error { return ErrStranger }}
+	for _, tc := range []struct {
+		name, router         string
+		engine, gateway      *tls.Config
+		direct, behind, past string // errors; empty: an answer
+	}{
+		{"nobody is known", stranger.URL, nil, nil, "nobody who is trusted", "nobody who is trusted", "nobody who is trusted"},
+		{"both are known", stranger.URL, known, known, "", "", "nobody who is trusted"},
+		{"the engine is known", stranger.URL, known, nil, "", "nobody who is trusted", "nobody who is trusted"},
+		{"the gateway is known", stranger.URL, nil, known, "nobody who is trusted", "", "nobody who is trusted"},
+		{"the gateway is another", stranger.URL, known, strange, "", ErrStranger.Error(), "nobody who is trusted"},
+		{"the router is the gateway", front.URL, nil, known, "nobody who is trusted", "", ""},
+		{"another name", stranger.URL, &tls.Config{RootCAs: believed, ServerName: "elsewhere"}, known, "does not hold for this address", "", "nobody who is trusted"},
+	} {
+		site := fakeSite(engine.URL, front.URL)
+		site.Router, site.EngineTLS, site.GatewayTLS = tc.router, tc.engine, tc.gateway
+		c, err := newClient(&site)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &Probe{Site: &site, client: c}
+		for name, says := range map[string]string{"plain": tc.direct, "gateway": tc.behind, "router": tc.past} {
+			a := p.Raw(t.Context(), name, http.MethodGet, "/", nil, nil)
+			if (a.Status == http.StatusOK) != (says == "") || says != "" && (a.Err == nil || !strings.Contains(a.Err.Error(), says)) {
+				t.Errorf("%s: %s: status %d, %v, want %q", tc.name, name, a.Status, a.Err, says)
+			}
+		}
+		if a := c.open(t.Context(), call{method: http.MethodGet, base: server().URL, path: "/"}).Rest(); !errors.Is(a.Err, errElsewhere) {
+			t.Errorf("%s: a stranger: %v", tc.name, a.Err)
+		}
+		c.close()
 	}
 }
 

@@ -1,6 +1,7 @@
 package assure
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -30,6 +31,9 @@ type Site struct {
 	// EngineKey is the bearer that the engines want, if any. It goes to them only, and
 	// appears in no report.
 	EngineKey string
+	// EngineTLS and GatewayTLS are for https to the engines and to the gateway. Nil means
+	// the system's authorities, who also vouch for the router.
+	EngineTLS, GatewayTLS *tls.Config
 	// Lease is how long prefill holds what decode has not fetched, where it is leased.
 	Lease time.Duration
 	// Facts is what the caller knows besides, such as "prefill_pool": "512".

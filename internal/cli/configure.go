@@ -189,9 +189,9 @@ func runKey(_ context.Context, sys System, args []string) error {
 	if err != nil {
 		return err
 	}
-	secret, err := hexKey("--pepper", text)
+	secret, err := hexKey(text)
 	if err != nil {
-		return err
+		return usage("--pepper: %w", err)
 	}
 	key, hash, err := account.NewKey(rand.Reader, secret)
 	if err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/url"
@@ -95,13 +96,17 @@ func (o *redgreen) run(ctx context.Context, sys System) error {
 	if o.path == "" {
 		return usage("--config is required: engines are named by the configuration of bulkhead serve alone")
 	}
-	c, _, err := readServe(o.path)
+	c, doc, err := readServe(o.path)
 	if err != nil {
 		return err
 	}
-	site, err := o.site(sys, c)
+	r := &secretReader{sys: sys, Problems: config.Problems{Doc: doc}}
+	site, err := o.site(r, c)
 	if err != nil {
 		return err
+	}
+	if err := r.Err(); err != nil {
+		return asUsage(err)
 	}
 	options := assure.Options{Only: o.only, Kills: o.kills, Timeout: o.timeout, Ways: []assure.Way{assure.Bulkhead}}
 	if o.direct {
@@ -152,8 +157,9 @@ func style(sys System) assure.Style {
 	return assure.Colored
 }
 
-// site is the model of the configuration as the cases take it.
-func (o *redgreen) site(sys System, c config.Serve) (assure.Site, error) {
+// site is the model of the configuration as the cases take it. What is wrong with the
+// configuration's secrets is collected in r.
+func (o *redgreen) site(r *secretReader, c config.Serve) (assure.Site, error) {
 	var none assure.Site
 	i := slices.IndexFunc(c.Models, func(m config.Model) bool { return m.Name == o.model || o.model == "" && len(c.Models) == 1 })
 	if i < 0 {
@@ -171,22 +177,9 @@ func (o *redgreen) site(sys System, c config.Serve) (assure.Site, error) {
 		}
 		s.Facts[name] = value
 	}
-	for _, n := range []struct {
-		flag, name string
-		nodes      []config.Node
-		into       *string
-	}{{"--node", o.one, m.Nodes, &s.Plain}, {"--prefill", o.prefill, m.Prefill, &s.Prefill}, {"--decode", o.decode, m.Decode, &s.Decode}} {
-		if len(n.nodes) == 0 {
-			continue
-		}
-		node, err := chosen(n.flag, n.name, n.nodes)
-		if err != nil {
-			return none, err
-		}
-		*n.into = string(node.URL)
-		if n.flag == "--prefill" && s.Dialect.Traits().Bootstrap {
-			s.Bootstrap = bootstrapOf(node, s.Dialect)
-		}
+	at := "models[" + strconv.Itoa(i) + "]"
+	if err := o.engines(r, at, m, &s); err != nil {
+		return none, err
 	}
 	if len(m.Pairs) > 0 {
 		s.Prefill, s.Decode, s.Bootstrap = string(m.Pairs[0].Prefill), string(m.Pairs[0].Decode), string(m.Pairs[0].Bootstrap)
@@ -195,18 +188,71 @@ func (o *redgreen) site(sys System, c config.Serve) (assure.Site, error) {
 		return none, usage("--key is required twice: API keys of two tenants that may use the model, as env:NAME or file:PATH")
 	}
 	for _, ref := range o.keys {
-		key, err := resolve(config.Secret(ref), sys, fromFile, "--key")
+		key, err := resolve(config.Secret(ref), r.sys, fromFile, "--key")
 		if err != nil {
 			return none, err
 		}
 		s.Keys = append(s.Keys, key)
 	}
-	if err := o.checkKeys(sys, c, m.Name, s.Keys); err != nil {
+	if err := o.checkKeys(r.sys, c, m.Name, s.Keys); err != nil {
 		return none, err
 	}
+	s.EngineTLS = engineTLS(m, r, at, r.authorities("worker_ca", c.WorkerCA))
+	s.GatewayTLS = gatewayTLS(c, r)
 	gateway, err := reach(c)
 	s.Gateway = gateway
 	return s, err
+}
+
+// gatewayTLS talks to a gateway that shows the very certificate of the configuration, and
+// to no other. Who vouches for it, and for which name, is for clients: here the address is
+// that of the listener.
+func gatewayTLS(c config.Serve, r *secretReader) *tls.Config {
+	if c.TLS == nil {
+		return nil
+	}
+	own := r.certificates("tls.cert", c.TLS.Cert) // the first is the gateway's, the others vouch for it
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: true, //nolint:gosec // it is compared below
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(own) == 0 || !s.PeerCertificates[0].Equal(own[0]) {
+				return assure.ErrStranger
+			}
+			return nil
+		},
+	}
+}
+
+// engines fills in the engines of a model, and the key that they want; at is its path.
+func (o *redgreen) engines(r *secretReader, at string, m config.Model, s *assure.Site) error {
+	for i, n := range []struct {
+		list, flag, name string
+		nodes            []config.Node
+		into             *string
+	}{
+		{"nodes", "--node", o.one, m.Nodes, &s.Plain}, {"prefill", "--prefill", o.prefill, m.Prefill, &s.Prefill},
+		{"decode", "--decode", o.decode, m.Decode, &s.Decode},
+	} {
+		if len(n.nodes) == 0 {
+			continue
+		}
+		k, err := chosen(n.flag, n.name, n.nodes)
+		if err != nil {
+			return err
+		}
+		node := n.nodes[k]
+		*n.into = string(node.URL)
+		if n.flag == "--prefill" && s.Dialect.Traits().Bootstrap {
+			s.Bootstrap = bootstrapOf(node, s.Dialect)
+		}
+		key := r.optional(at+"."+n.list+"["+strconv.Itoa(k)+"].key", node.Key)
+		if i == 2 && len(m.Prefill) > 0 && key != s.EngineKey {
+			return usage("--prefill, --decode: want two nodes with the same key, or none")
+		}
+		s.EngineKey = key
+	}
+	return nil
 }
 
 // checkKeys holds that the keys are of different tenants that may use the model: with
@@ -247,14 +293,14 @@ func (o *redgreen) checkKeys(sys System, c config.Serve, model string, keys []st
 	return nil
 }
 
-// chosen is the node of a name or URL, or the only one.
-func chosen(flag, name string, nodes []config.Node) (config.Node, error) {
-	for _, n := range nodes {
+// chosen is which node has a name or URL, or is the only one.
+func chosen(flag, name string, nodes []config.Node) (int, error) {
+	for i, n := range nodes {
 		if n.URL != "" && (name == "" && len(nodes) == 1 || name != "" && (n.Name == name || string(n.URL) == name)) {
-			return n, nil
+			return i, nil
 		}
 	}
-	return config.Node{}, usage("%s: want the name or the url of one of the configuration's nodes; those by dns or file cannot be called alone", flag)
+	return 0, usage("%s: want the name or the url of one of the configuration's nodes; those by dns or file cannot be called alone", flag)
 }
 
 // bootstrapOf is the second address of a prefill node.

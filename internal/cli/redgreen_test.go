@@ -2,9 +2,13 @@ package cli_test
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -46,9 +50,9 @@ func TestRedgreen(t *testing.T) {
 		}
 	}
 	p := startProgram(t, dir, "twin", "--engine", "llamacpp", "--version", "10434")
-	url := regexp.MustCompile(`engine +(http://\S+)\n`)
-	await(t, "the twin", func() bool { return url.MatchString(p.out.String()) })
-	engine := url.FindStringSubmatch(p.out.String())[1]
+	urls := regexp.MustCompile(`engine +(http://\S+)\n`)
+	await(t, "the twin", func() bool { return urls.MatchString(p.out.String()) })
+	engine := urls.FindStringSubmatch(p.out.String())[1]
 	file := strings.NewReplacer("PORT", freePort(t), "ENGINE", engine, "COLLECTOR", collector.URL+"/v1/metrics").Replace(redgreenFile)
 	if err := os.WriteFile(filepath.Join(dir, "serve.yaml"), []byte(file), 0o600); err != nil {
 		t.Fatal(err)
@@ -77,6 +81,83 @@ func TestRedgreen(t *testing.T) {
 	code, out, _ = command(t, dir, append(args[:len(args)-3], "llama-malformed", "llama-timings", "--engines-direct")...)
 	if code != 0 || !regexp.MustCompile(`llama-timings +RED +GREEN`).MatchString(out) || strings.Contains(out, strings.Repeat("a1", 32)) {
 		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
+// TestRedgreenTLS: an engine is called with the authority that the file names for it, and
+// the gateway must show the certificate of the file; who is not known is not talked to.
+func TestRedgreenTLS(t *testing.T) {
+	dir := t.TempDir()
+	h := &hosts{t: t, dir: dir}
+	for name, text := range map[string]string{"pepper": "7f", "domain": "5e", "a": "a1", "b": "b2"} {
+		h.write(name+".key", strings.Repeat(text, 32))
+	}
+	const engineKey = "engine-key-0123456789"
+	h.write("engine.key", engineKey)
+	p := startProgram(t, dir, "twin", "--engine", "llamacpp", "--version", "10434", "--api-key", engineKey)
+	plain := regexp.MustCompile(`engine +(http://\S+)\n`)
+	await(t, "the twin", func() bool { return plain.MatchString(p.out.String()) })
+	at, err := url.Parse(plain.FindStringSubmatch(p.out.String())[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(at)
+	proxy.FlushInterval = -1
+	var called atomic.Int64
+	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		called.Add(1)
+		proxy.ServeHTTP(w, r)
+	}))
+	engine.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that are broken off
+	engine.StartTLS()
+	defer engine.Close()
+	h.write("engine.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: engine.Certificate().Raw})))
+	h.certificate("front")
+	h.certificate("other")
+
+	port := freePort(t)
+	file := func(tls, ca string) string {
+		return "tls: {cert: file:" + tls + ".pem, key: file:" + tls + ".key}\n" +
+			strings.NewReplacer("PORT", port, "ENGINE", engine.URL, "telemetry: {otlp: \"COLLECTOR\", every: 1s}\n", ca, "url:", "key: file:engine.key, url:").Replace(redgreenFile)
+	}
+	const vouched = "worker_ca: file:engine.pem\n"
+	h.write("serve.yaml", file("front", vouched))
+	h.write("no-ca.yaml", file("front", ""))
+	h.write("wrong-ca.yaml", file("front", "worker_ca: file:other.pem\n"))
+	h.write("own-ca.yaml", strings.Replace(file("front", "worker_ca: file:other.pem\n"), "    nodes:", "    ca: file:engine.pem\n    nodes:", 1))
+	h.write("no-key.yaml", strings.Replace(file("front", vouched), "key: file:engine.key, ", "", 1))
+	h.write("other-front.yaml", file("other", vouched))
+	serve := startProgram(t, dir, "serve", "--config", "serve.yaml")
+	admin := regexp.MustCompile(`admin +(http://\S+)\n`)
+	await(t, "the addresses of serve", func() bool { return admin.MatchString(serve.out.String()) })
+	await(t, "serve to be ready", func() bool {
+		return fetch(t, admin.FindStringSubmatch(serve.out.String())[1]+"/readyz") == http.StatusOK
+	})
+	for _, tc := range []struct {
+		file           string
+		code           int
+		direct, behind string
+		says           string
+	}{
+		{"serve.yaml", 0, "RED", "GREEN", ""},
+		{"own-ca.yaml", 0, "RED", "GREEN", ""},
+		{"no-ca.yaml", 0, "VOID", "GREEN", "nobody who is trusted vouches for its certificate"},
+		{"wrong-ca.yaml", 0, "VOID", "GREEN", "nobody who is trusted vouches for its certificate"},
+		{"no-key.yaml", 0, "VOID", "GREEN", "401"},
+		{"other-front.yaml", 3, "RED", "VOID", "the gateway shows another certificate than the configuration names"},
+	} {
+		before := called.Load()
+		code, out, said := command(t, dir, "redgreen", "--config", tc.file, "--key", "file:a.key", "--key", "file:b.key", "--engines-direct", "llama-timings")
+		if code != tc.code || !regexp.MustCompile(`llama-timings +`+tc.direct+` +`+tc.behind).MatchString(out) || !strings.Contains(out, tc.says) || strings.Contains(out+said, engineKey) {
+			t.Errorf("%s: exit %d\n%s%s", tc.file, code, out, said)
+		}
+		if called.Load() == before && tc.direct == "RED" {
+			t.Errorf("%s: nothing came to the engine", tc.file)
+		}
+	}
+	h.write("engine.pem", "no PEM")
+	if code, _, said := command(t, dir, "redgreen", "--config", "serve.yaml", "--key", "file:a.key", "--key", "file:b.key"); code != 2 || !strings.Contains(said, "worker_ca: it holds no certificate in PEM") {
+		t.Errorf("exit %d: %s", code, said)
 	}
 }
 
@@ -136,9 +217,9 @@ func TestTwinFlags(t *testing.T) {
 		t.Errorf("%d %s", code, out)
 	}
 	p := startProgram(t, dir, "twin", "--engine", "openai", "--fault", "busy:1")
-	url := regexp.MustCompile(`engine +(http://\S+)\n`)
-	await(t, "the twin", func() bool { return url.MatchString(p.out.String()) })
-	at := url.FindStringSubmatch(p.out.String())[1]
+	urls := regexp.MustCompile(`engine +(http://\S+)\n`)
+	await(t, "the twin", func() bool { return urls.MatchString(p.out.String()) })
+	at := urls.FindStringSubmatch(p.out.String())[1]
 	for i, want := range []int{503, 200} {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		resp, err := client.Post(at+"/v1/completions", "application/json", strings.NewReader(`{"model":"twin","prompt":"hello","max_tokens":2}`))

@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
+	"errors"
 	"os"
 	"strings"
 
@@ -24,6 +26,15 @@ func resolve(s config.Secret, sys System, src source, name string) (string, erro
 	if !strings.HasPrefix(name, "--") {
 		name = "configuration: " + name
 	}
+	v, err := read(s, sys, src)
+	if err != nil {
+		return "", usage("%s: %w", name, err)
+	}
+	return v, nil
+}
+
+// read is resolve with errors that do not say which secret it is.
+func read(s config.Secret, sys System, src source) (string, error) {
 	kind, rest, _ := strings.Cut(string(s), ":")
 	switch {
 	case s == "":
@@ -31,26 +42,26 @@ func resolve(s config.Secret, sys System, src source, name string) (string, erro
 	case kind == "env":
 		v := sys.Getenv(rest)
 		if v == "" {
-			return "", usage("%s: the environment variable is empty or not set", name)
+			return "", errors.New("the environment variable is empty or not set")
 		}
 		return v, nil
 	case kind == "file":
 		b, err := os.ReadFile(rest)
 		if err != nil {
-			return "", usage("%s: %v", name, err)
+			return "", err
 		}
 		return strings.TrimRight(string(b), "\r\n"), nil
 	case kind == "value" && src == fromParent:
 		return rest, nil
 	}
-	return "", usage("%s: a secret is given as env:NAME or file:PATH, never as itself", name)
+	return "", errors.New("a secret is given as env:NAME or file:PATH, never as itself")
 }
 
 // hexKey reads a key of 32 bytes.
-func hexKey(name, s string) ([]byte, error) {
+func hexKey(s string) ([]byte, error) {
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != 32 {
-		return nil, usage("%s: want 64 hex digits", name)
+		return nil, errors.New("want 64 hex digits")
 	}
 	return b, nil
 }
@@ -62,12 +73,12 @@ type secretReader struct {
 }
 
 func (r *secretReader) text(path string, s config.Secret) string {
-	text, err := resolve(s, r.sys, fromFile, path)
+	text, err := read(s, r.sys, fromFile)
 	if err == nil && text == "" {
-		err = usage("configuration: %s: the secret is empty", path)
+		err = errors.New("the secret is empty")
 	}
 	if err != nil {
-		r.AddError(err)
+		r.Add(path, "%v", err)
 	}
 	return text
 }
@@ -86,9 +97,9 @@ func (r *secretReader) key(path string, s config.Secret) []byte {
 	if text == "" {
 		return nil
 	}
-	key, err := hexKey("configuration: "+path, text)
+	key, err := hexKey(text)
 	if err != nil {
-		r.AddError(err)
+		r.Add(path, "%v", err)
 	}
 	return key
 }
@@ -110,14 +121,38 @@ func (r *secretReader) certificate(path string, t *config.TLSPair) *tls.Certific
 	return &pair
 }
 
+// certificates reads those of a PEM; none after an error. One that cannot be read is an
+// error and not passed over, for who relied on it would find out later.
+func (r *secretReader) certificates(path string, s config.Secret) []*x509.Certificate {
+	text := r.text(path, s)
+	if text == "" {
+		return nil
+	}
+	var all []*x509.Certificate
+	for b, rest := pem.Decode([]byte(text)); b != nil; b, rest = pem.Decode(rest) {
+		if c, err := x509.ParseCertificate(b.Bytes); b.Type == "CERTIFICATE" && err == nil {
+			all = append(all, c)
+		}
+	}
+	switch begun := strings.Count(text, "-----BEGIN CERTIFICATE-----"); {
+	case begun == 0:
+		r.Add(path, "it holds no certificate in PEM")
+		return nil
+	case begun != len(all):
+		r.Add(path, "of its %d certificates in PEM only %d can be read", begun, len(all))
+		return nil
+	}
+	return all
+}
+
 // authorities reads who vouches for https engines; nil is the system's.
 func (r *secretReader) authorities(path string, s config.Secret) *tls.Config {
 	if s == "" {
 		return nil
 	}
 	pool := x509.NewCertPool()
-	if text := r.text(path, s); text != "" && !pool.AppendCertsFromPEM([]byte(text)) {
-		r.Add(path, "it holds no certificate in PEM")
+	for _, c := range r.certificates(path, s) {
+		pool.AddCert(c)
 	}
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 }

@@ -282,12 +282,7 @@ func modelConfig(m config.Model, r *secretReader, path, control string, vouch *t
 			BytesPerToken: int64(m.Sizes.BytesPerToken), PerMessage: int64(m.Sizes.PerMessage), PerRequest: int64(m.Sizes.PerRequest),
 		}
 	}
-	if g.Dialect.Traits().Hosted {
-		vouch = nil // it is somebody else's, behind a public authority
-	}
-	if m.CA != "" {
-		vouch = r.authorities(path+".ca", m.CA)
-	}
+	vouch = engineTLS(m, r, path, vouch)
 	nodes := func(key string, from []config.Node) (all []fleet.Source) {
 		for i, n := range from {
 			all = append(all, node(n, r, path+"."+key+"["+strconv.Itoa(i)+"]", vouch))
@@ -305,6 +300,18 @@ func modelConfig(m config.Model, r *secretReader, path, control string, vouch *t
 		})
 	}
 	return g
+}
+
+// engineTLS is for https to a model's engines; nil is the system's. vouch is that of
+// worker_ca.
+func engineTLS(m config.Model, r *secretReader, path string, vouch *tls.Config) *tls.Config {
+	switch {
+	case m.CA != "":
+		return r.authorities(path+".ca", m.CA)
+	case m.Dialect().Traits().Hosted:
+		return nil // it is somebody else's, behind a public authority
+	}
+	return vouch
 }
 
 // node is one source of engines. A wrong word in it was refused before.

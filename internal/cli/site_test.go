@@ -8,8 +8,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"bulkhead.dev/bulkhead/internal/config"
+	"bulkhead.dev/bulkhead/wire"
 )
 
 const goodSite = `listen: 127.0.0.1:0
@@ -78,9 +80,9 @@ func TestSite(t *testing.T) {
 		{"listen: 127.0.0.1:0", "listen: a:1\nlisten: b:1", "[2:1] "},
 		{"listen: 127.0.0.1:0", "listen: 'x", "[1:9] "},
 		{"pass_key: env:PASS\n", "", "pass_key: it is required"},
-		{"env:PASS", "env:NOT_SET", "pass_key: the environment variable is empty"},
-		{"env:PASS", "file:does-not-exist", "pass_key: open does-not-exist"},
-		{"env:PASS", "env:CONTROL", "pass_key: want 64 hex digits"},
+		{"env:PASS", "env:NOT_SET", "[2:11] pass_key: the environment variable is empty"},
+		{"env:PASS", "file:does-not-exist", "[2:11] pass_key: open does-not-exist"},
+		{"env:PASS", "env:CONTROL", "[2:11] pass_key: want 64 hex digits"},
 		{"env:PASS", "control-planted-77", "[2:11] pass_key: a secret is given as"},
 		{"env:PASS", "value:control-planted-77", "[2:11] pass_key: a secret is given as"},
 		{"env:PASS", "|control-planted-77", "[2:11] "},
@@ -152,6 +154,42 @@ func TestSiteSecrets(t *testing.T) {
 	delete(env, "KEY")
 	if _, said := checked(t, env, goodSite); !strings.Contains(said, "pass_key:") || !strings.Contains(said, "tenants[0].keys[1].key:") {
 		t.Errorf("not all that is wrong is told: %s", said)
+	}
+}
+
+// TestAuthorities: a file of certificates that is not there, or of which one cannot be
+// read, is refused with its place.
+func TestAuthorities(t *testing.T) {
+	ca, err := wire.NewAuthority(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := ca.PEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"good": string(cert), "two": "of us:\n" + string(cert) + "of them:\n" + string(cert), "both": string(key) + string(cert), "key": string(key), "empty": "",
+		"cut": string(cert) + string(cert[:200]), "junk": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + string(cert),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, says := range map[string]string{
+		"good": "", "two": "", "both": "", "missing": "open " + filepath.Join(dir, "missing"), "key": "it holds no certificate in PEM",
+		"empty": "the secret is empty", "cut": "of its 2 certificates in PEM only 1 can be read", "junk": "of its 2 certificates in PEM only 1 can be read",
+	} {
+		for place, text := range map[string]string{
+			"[1:12] worker_ca: ":   "worker_ca: file:" + filepath.Join(dir, name) + "\n" + goodSite,
+			"[8:9] models[0].ca: ": strings.Replace(goodSite, "    tokenizer: recall", "    ca: file:"+filepath.Join(dir, name)+"\n    tokenizer: recall", 1),
+		} {
+			code, said := checked(t, goodEnv(), text)
+			if (code == exitOK) != (says == "") || says != "" && !strings.Contains(said, place+says) {
+				t.Errorf("%s: exit %d, wanted %q in %s", name, code, place+says, said)
+			}
+		}
 	}
 }
 

@@ -178,9 +178,9 @@ func workerPasser(c config.Worker, sys System, src source) (*wire.Passer, error)
 	if err != nil {
 		return nil, err
 	}
-	key, err := hexKey("configuration: pass_key", text)
+	key, err := hexKey(text)
 	if err != nil {
-		return nil, err
+		return nil, usage("configuration: pass_key: %w", err)
 	}
 	return wire.NewPasser(key)
 }

@@ -41,8 +41,5 @@ func (p *Problems) Add(path, format string, args ...any) {
 	p.list = append(p.list, p.Doc.Wrong(path, format, args...))
 }
 
-// AddError adds a problem that already says where it is.
-func (p *Problems) AddError(err error) { p.list = append(p.list, err) }
-
 // Err is all of them, or nil.
 func (p *Problems) Err() error { return errors.Join(p.list...) }
