@@ -27,7 +27,7 @@ func hint(n fleet.NodeStatus) string {
 	case fleet.Twin, fleet.Duplicate:
 		return "name each engine once"
 	case fleet.Unwell:
-		return "its answer to probe.prompt does not contain probe.want"
+		return "its answer to probe.prompt fails, or does not contain probe.want"
 	}
 	return ""
 }

@@ -144,7 +144,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("%d %s%s", code, out, said)
 	}
 	code, out, _ = command(t, t.TempDir(), "posture", "--admin", f.admin)
-	if code != 1 || !strings.Contains(out, "twin   G-1 ") || !strings.Contains(out, "UNKNOWN   No question with a known answer") {
+	if code != 1 || !strings.Contains(out, "twin   G-1 ") || !strings.Contains(out, `UNKNOWN   No known answer is asked for; set models[].probe, such as {prompt: "What`) {
 		t.Errorf("exit %d\n%s", code, out)
 	}
 	_, out, _ = command(t, t.TempDir(), "posture", "--admin", f.admin, "--json")

@@ -276,6 +276,9 @@ func TestInit(t *testing.T) {
 		t.Errorf("with its secrets: %s", said)
 	}
 	_, before, _ := run(t, nil, "config", "print", "serve.yaml")
+	if !strings.Contains(before, "want: Paris") { // else posture would show G-9 as unknown
+		t.Errorf("the example asks for no known answer:\n%s", before)
+	}
 	text, err := os.ReadFile("serve.yaml")
 	if err != nil {
 		t.Fatal(err)

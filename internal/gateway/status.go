@@ -157,7 +157,7 @@ func (p *posture) stances() []Stance {
 	p.add("G-7", state, reason)
 	p.add("G-8", Enforced, "Headers and members of answers pass by list.")
 	if p.m.Probe.Prompt == "" {
-		p.add("G-9", Unproven, "No question with a known answer is configured.")
+		p.add("G-9", Unproven, `No known answer is asked for; set models[].probe, such as {prompt: "What is the capital of France?", want: Paris}.`)
 	} else {
 		p.add("G-9", Enforced, "Engines are asked a question with a known answer.")
 	}
