@@ -36,6 +36,7 @@ type Readiness struct {
 	Draining      bool         `json:"draining"`
 	Configuration int          `json:"configuration"` // counts those taken over, from 1
 	Earlier       int          `json:"earlier"`       // configurations before it with requests in progress
+	ReloadWaits   bool         `json:"reload_waits"`  // until one of those has none
 	InFlight      int64        `json:"in_flight"`     // requests in progress
 	Models        []ModelState `json:"models"`
 	Nodes         []NodeState  `json:"nodes"`

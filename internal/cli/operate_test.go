@@ -239,6 +239,81 @@ func TestShadow(t *testing.T) {
 	}
 }
 
+// TestReloadWaits: with streams under eight earlier configurations a reload waits, says so,
+// and is made by itself once one of them has ended, with the file as it is then.
+func TestReloadWaits(t *testing.T) {
+	dir := t.TempDir()
+	h := &hosts{t: t, dir: dir}
+	for name, text := range map[string]string{"pepper": "7f", "domain": "5e", "a": "a1", "b": "b2", "c": "c3"} {
+		h.write(name+".key", strings.Repeat(text, 32))
+	}
+	p := startProgram(t, dir, "twin", "--engine", "openai", "--fault", "silence:8")
+	engine := regexp.MustCompile(`engine +(http://\S+)\n`)
+	await(t, "the twin", func() bool { return engine.MatchString(p.out.String()) })
+	file := strings.NewReplacer("PORT", "0", "ENGINE", engine.FindStringSubmatch(p.out.String())[1], "telemetry: {otlp: \"COLLECTOR\", every: 1s}\n", "", "engine: llamacpp", "engine: openai\n    window: 4096").Replace(redgreenFile)
+	h.write("serve.yaml", file)
+	f := startFront(t, dir, "--config", "serve.yaml")
+	ready := func() (s struct {
+		Configuration, Earlier int
+		Waits                  bool `json:"reload_waits"`
+	}) {
+		resp, err := http.Get(f.admin + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	ask := func(key string) *http.Response {
+		req, err := http.NewRequest(http.MethodPost, f.url+"/v1/chat/completions", strings.NewReader(`{"model":"m","stream":true,"max_tokens":8,"messages":[{"role":"user","content":"hello"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.Repeat(key, 32))
+		resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	var streams []*http.Response
+	for i := range 8 {
+		resp := ask("a1")
+		defer resp.Body.Close()
+		if _, err := resp.Body.Read(make([]byte, 16)); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%d, %v", resp.StatusCode, err)
+		}
+		streams = append(streams, resp)
+		f.p.signal(syscall.SIGHUP)
+		await(t, "the reload", func() bool { return ready().Configuration == i+2 })
+	}
+	h.write("serve.yaml", strings.Replace(file, "file:b.key", "file:c.key", 1))
+	f.p.signal(syscall.SIGHUP)
+	await(t, "the reload to wait", func() bool { return ready().Waits })
+	await(t, "the line", func() bool {
+		return strings.Contains(f.p.err.String(), "reload waits, the configuration in force stays: requests of 8 earlier ones")
+	})
+	if s := ready(); s.Configuration != 9 || s.Earlier != 8 {
+		t.Errorf("%+v", s)
+	}
+	keys := func(b, c int) {
+		t.Helper()
+		for key, want := range map[string]int{"a1": http.StatusOK, "b2": b, "c3": c} {
+			resp := ask(key)
+			if _ = resp.Body.Close(); resp.StatusCode != want {
+				t.Errorf("key %s: %d, want %d", key, resp.StatusCode, want)
+			}
+		}
+	}
+	keys(http.StatusOK, http.StatusUnauthorized)
+	_ = streams[3].Body.Close()
+	await(t, "the reload by itself", func() bool { s := ready(); return s.Configuration == 10 && !s.Waits })
+	keys(http.StatusUnauthorized, http.StatusOK)
+}
+
 // TestLive: a look at the engines tells limits and findings, and what to look at where a
 // model takes no requests; then the exit code is 1.
 func TestLive(t *testing.T) {

@@ -92,7 +92,7 @@ func (s *server) status() admin.Readiness {
 	now, f := time.Now(), s.front.Status()
 	r := admin.Readiness{
 		Schema: admin.ReadySchema, Ready: f.Ready && !s.draining.Load(), Draining: s.draining.Load(),
-		Configuration: f.Configuration, Earlier: f.Earlier, InFlight: f.InFlight, Models: []admin.ModelState{}, Nodes: nodeStates(f.Nodes, now),
+		Configuration: f.Configuration, Earlier: f.Earlier, ReloadWaits: s.waits.Load(), InFlight: f.InFlight, Models: []admin.ModelState{}, Nodes: nodeStates(f.Nodes, now),
 	}
 	for _, m := range f.Models {
 		r.Models = append(r.Models, admin.ModelState{

@@ -37,7 +37,8 @@ type server struct {
 	cert     atomic.Pointer[tls.Certificate]
 	keys     atomic.Pointer[[]time.Time] // when API keys expire
 	draining atomic.Bool
-	missing  func() // says soon which engines take no requests
+	waits    atomic.Bool // a reload does, for an earlier configuration to end
+	missing  func()      // says soon which engines take no requests
 }
 
 // runServe is bulkhead serve.
@@ -181,6 +182,7 @@ func (s *server) note(notes []string) {
 
 // watch waits for the end, and reads the configuration again when it is told to.
 func (s *server) watch(ctx context.Context, reloads <-chan os.Signal, failed <-chan error) error {
+	var eased <-chan struct{} // while a reload waits
 	for {
 		select {
 		case <-ctx.Done():
@@ -193,12 +195,36 @@ func (s *server) watch(ctx context.Context, reloads <-chan os.Signal, failed <-c
 		case err := <-failed:
 			return err
 		case <-reloads:
-			if err := s.reload(ctx); err != nil && ctx.Err() == nil {
-				s.tel.Event("reload_refused")
-				s.out.line("bulkhead serve: reload refused, the configuration in force stays: %s", strings.TrimPrefix(err.Error(), "cli: "))
-			}
+			eased = s.tryReload(ctx)
+		case <-eased:
+			eased = s.tryReload(ctx)
 		}
 	}
+}
+
+// tryReload reloads, and says why it does not. Where it has to wait for requests of an
+// earlier configuration, it returns what says when to try again.
+func (s *server) tryReload(ctx context.Context) (again <-chan struct{}) {
+	eased := s.front.Eased()
+	select {
+	case <-eased: // before this one
+	default:
+	}
+	err := s.reload(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	s.waits.Store(errors.Is(err, gateway.ErrEarlier))
+	switch {
+	case s.waits.Load():
+		s.tel.Event("reload_waits")
+		s.out.line("bulkhead serve: reload waits, the configuration in force stays: requests of %d earlier ones are in progress; when those of one have ended, the file is read anew", s.front.Status().Earlier)
+		return eased
+	case err != nil:
+		s.tel.Event("reload_refused")
+		s.out.line("bulkhead serve: reload refused, the configuration in force stays: %s", strings.TrimPrefix(err.Error(), "cli: "))
+	}
+	return nil
 }
 
 // reload reads the configuration again. It is taken over whole, or not at all;

@@ -10,9 +10,9 @@ import (
 // maxEarlier is how many earlier configurations may still have requests in progress.
 const maxEarlier = 8
 
-// errEarlier says that a configuration was not taken over because too many earlier ones
-// still have requests in progress.
-var errEarlier = errors.New("gateway: exchange: requests of too many earlier configurations are in progress")
+// ErrEarlier says that a configuration was not taken over because too many earlier ones
+// still have requests in progress. It may be taken over after [Front.Eased].
+var ErrEarlier = errors.New("gateway: exchange: requests of too many earlier configurations are in progress")
 
 // errClosed says that a front has been closed.
 var errClosed = errors.New("gateway: exchange: the front is closed")
@@ -27,6 +27,8 @@ type Front struct {
 	current *life        // nil once closed
 	earlier int          // lives that still have requests
 	number  int
+
+	eased chan struct{} // holds one
 
 	running sync.WaitGroup // of the lives, and of those who wait for them
 }
@@ -45,7 +47,7 @@ func NewFront(c Config) (*Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{}
+	f := &Front{eased: make(chan struct{}, 1)}
 	f.install(g)
 	return f, nil
 }
@@ -66,7 +68,7 @@ func (f *Front) Exchange(ctx context.Context, c Config) error {
 		return errClosed
 	}
 	if earlier >= maxEarlier {
-		return errEarlier
+		return ErrEarlier
 	}
 	g.fleet.Follow(old.gateway.fleet)
 	g.Refresh(ctx)
@@ -113,10 +115,18 @@ func (f *Front) install(g *Gateway) {
 		old.requests.Wait()
 		old.end()
 		f.mu.Lock()
-		defer f.mu.Unlock()
 		f.earlier--
+		f.mu.Unlock()
+		select {
+		case f.eased <- struct{}{}:
+		default: // it is known already
+		}
 	})
 }
+
+// Eased receives after requests of an earlier configuration have ended, all of them: once,
+// however many configurations it were since the last time.
+func (f *Front) Eased() <-chan struct{} { return f.eased }
 
 // enter takes the current life for one request; nil once the front is closed. No request
 // enters a life that has been exchanged, so that waiting for its requests ends.

@@ -205,9 +205,24 @@ func TestExchangesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := f.Exchange(t.Context(), c); err != errEarlier {
+	if err := f.Exchange(t.Context(), c); err != ErrEarlier {
 		t.Errorf("%v", err)
 	}
+	select {
+	case <-f.Eased():
+		t.Error("nothing has ended")
+	default:
+	}
+	_ = streams[0].resp.Body.Close()
+	r.event()
+	<-f.Eased()
+	if s := f.Status(); s.Earlier != maxEarlier-1 || s.Configuration != maxEarlier+1 {
+		t.Errorf("%+v", s)
+	}
+	if err := f.Exchange(t.Context(), c); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+	streams = streams[1:]
 	close(let)
 	for _, s := range streams {
 		finishes(t, s.resp, s.in)

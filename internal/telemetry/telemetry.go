@@ -121,7 +121,7 @@ func (s *Set) Event(kind string, attrs ...slog.Attr) {
 
 // levelOf is that of an event: a warning is something that an operator should look at.
 func levelOf(kind string) slog.Level {
-	for _, ill := range [...]string{"_down", "_failed", "_refused", "_opened", "_dropped"} {
+	for _, ill := range [...]string{"_down", "_failed", "_refused", "_waits", "_opened", "_dropped"} {
 		if strings.HasSuffix(kind, ill) {
 			return slog.LevelWarn
 		}

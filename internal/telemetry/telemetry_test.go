@@ -83,7 +83,7 @@ func TestLevels(t *testing.T) {
 	}
 	for kind, want := range map[string]slog.Level{
 		"node_up": slog.LevelInfo, "reloaded": slog.LevelInfo, "attempt_ended": slog.LevelInfo,
-		"node_down": slog.LevelWarn, "reload_refused": slog.LevelWarn, "breaker_opened": slog.LevelWarn, "export_failed": slog.LevelWarn,
+		"node_down": slog.LevelWarn, "reload_refused": slog.LevelWarn, "reload_waits": slog.LevelWarn, "breaker_opened": slog.LevelWarn, "export_failed": slog.LevelWarn,
 	} {
 		if got := levelOf(kind); got != want {
 			t.Errorf("%s: %s, want %s", kind, got, want)
