@@ -24,7 +24,7 @@ import (
 // failure is why an attempt gave no answer.
 type failure struct {
 	err *fault.Error
-	// retry: the engine went away, so that a new attempt may do better (G-6).
+	// retry: the engine went away, or the lease was over, so that a new attempt may do better (G-6).
 	retry bool
 	// echo: the leg only ended because we ended it; the reason lies elsewhere.
 	echo bool
@@ -228,7 +228,7 @@ func (a *attempt) settle(d *failure) *failure {
 	case errors.Is(cause, errSibling):
 		f = &failure{err: f.err, echo: true}
 	case errors.Is(context.Cause(a.dctx), errLease):
-		f = &failure{err: fault.New(fault.LeaseOver), outcome: fleet.Failed}
+		f = a.expired().at(d.node)
 	case errors.Is(context.Cause(a.dctx), errIdle):
 		f = &failure{err: fault.New(fault.StreamBroken), outcome: fleet.Failed, node: d.node}
 	case f.echo:
@@ -620,7 +620,7 @@ func (a *attempt) abort(n *fleet.Node, id string) {
 	}
 	a.aborting = true
 	ctx := context.WithoutCancel(x.r.Context())
-	x.aborts.Go(func() {
+	a.round.aborts.Go(func() {
 		for range 2 {
 			if x.g.tellAbort(ctx, n, id) {
 				return

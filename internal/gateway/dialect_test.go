@@ -491,7 +491,7 @@ func TestLease(t *testing.T) {
 		t.Run("twice over half is void/"+mode, func(t *testing.T) {
 			r := inTurn(t, nil)
 			r.prefill.set(r.slowly(16*time.Second, honestPrefill))
-			if e := r.refused(r.chat(members), 502, "lease_over"); e.Verdict != record.Void {
+			if e := r.refused(r.chat(members), 502, "lease_over"); e.Verdict != record.Void || e.Attempts != 1 {
 				t.Errorf("event: %+v", e)
 			}
 			if len(r.prefill.got()) != 2 || len(r.decode.got()) != 0 {
@@ -501,17 +501,20 @@ func TestLease(t *testing.T) {
 		t.Run("first token too late/"+mode, func(t *testing.T) {
 			r := inTurn(t, nil)
 			r.prefill.set(r.slowly(10*time.Second, honestPrefill))
-			ended := make(chan struct{})
+			ended := make(chan struct{}, 2)
 			r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
 				events(w, chunk(c.path, c.id, "", "", promptTokens, 0)) // its role is no token
 				r.clock.advance(20 * time.Second)
 				<-req.Context().Done()
-				close(ended)
+				ended <- struct{}{}
 			})
-			if e := r.refused(r.chat(members), 502, "lease_over"); e.Verdict != record.Void {
+			e := r.refused(r.chat(members), 502, "lease_over")
+			if e.Verdict != record.Void || e.Attempts != 2 || e.Oddities != record.LeaseOver || len(r.decode.got()) != 2 {
 				t.Errorf("event: %+v", e)
 			}
-			<-ended
+			for range r.decode.got() {
+				<-ended
+			}
 		})
 		t.Run("first token in time, the rest later/"+mode, func(t *testing.T) {
 			r := inTurn(t, func(c *Config) { c.Bounds.Idle, c.Bounds.FirstByte = time.Hour, time.Hour })

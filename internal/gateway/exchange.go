@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"bulkhead.dev/bulkhead/internal/account"
@@ -42,8 +41,9 @@ type exchange struct {
 	seated bool
 	read   bool // the body was read to its end
 	out    outlet
-	// aborts are the aborts under way; the seat is kept until they are through.
-	aborts  sync.WaitGroup
+	// latest is the round under way, or the last one; pending says that aborts are under
+	// way, and the seat is kept until they are through.
+	latest  *round
 	pending bool
 	// target is where a known answer is asked for; nil for requests of clients (G-9).
 	target *fleet.Target
@@ -105,7 +105,7 @@ func (x *exchange) close() {
 			x.g.seats.Give(1)
 		}
 		if x.pending {
-			x.g.tasks.Go(func() { x.aborts.Wait(); release() })
+			x.g.tasks.Go(func() { x.latest.aborts.Wait(); release() })
 		} else {
 			release()
 		}

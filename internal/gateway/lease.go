@@ -14,17 +14,20 @@ import (
 // a handle whose extent is proved decode is never called. A handle serves this sequence
 // once, within its lease, which counts from the first byte that went to prefill: when
 // prefill took over half of it, the handle is dropped unread and prefill called once more,
-// which then is a prefix hit.
+// which then is a prefix hit. If even that takes as long, there is no other attempt (G-6):
+// the request has had its second try, and one more would cost prefill a third pass over a
+// prompt that it is too slow for, for which no retry budget was asked.
 func (a *attempt) inTurn() *failure {
 	x := a.x
 	of := x.model.Lease
-	if fail := a.reserve(of); fail != nil {
+	if fail := a.reserve(); fail != nil {
 		return fail
 	}
 	for try := 0; ; try++ {
 		a.began = x.g.clock.Now()
 		s := a.runPrefill(a.call(upstream.PrefillRole, a.prefillID, nil))
 		a.heard = &s
+		a.waiting.until = x.g.clock.Now().Add(of) // prefill counts from its answer
 		if s.fail != nil {
 			if s.fail.ended {
 				a.waiting.collected() // it refused: nothing is held there
@@ -47,7 +50,7 @@ func (a *attempt) inTurn() *failure {
 		a.prefillID = id
 		// What was dropped is held until its own lease is over.
 		a.waiting.end()
-		if fail := a.reserve(of); fail != nil {
+		if fail := a.reserve(); fail != nil {
 			return fail.at(a.round.target.Prefill)
 		}
 	}
@@ -76,10 +79,20 @@ func (a *attempt) collected() *failure {
 	a.expiry.Stop()
 	a.lease.Used = max(1, a.x.g.clock.Now().Sub(a.began))
 	if a.lease.Used > a.lease.Of {
-		return &failure{err: fault.New(fault.LeaseOver), outcome: fleet.Failed}
+		return a.expired()
 	}
 	a.waiting.collected()
 	return nil
+}
+
+// expired is the failure of an attempt whose lease ran out before decode's first token.
+// Nothing of it has left, what decode says is void, and its leg ends, so that a new attempt
+// may do better (G-6). That has all that is its own: another handle, of a prefill that
+// mostly is a prefix hit, and another salt for decode, in whose cache a void answer leaves
+// what is not this prompt's (G-7).
+func (a *attempt) expired() *failure {
+	a.odd |= record.LeaseOver
+	return &failure{err: fault.New(fault.LeaseOver), retry: true, outcome: fleet.Failed}
 }
 
 // uncollected is a part of a tenant's budget for prompts that prefill holds for decode
@@ -88,11 +101,13 @@ type uncollected struct {
 	g      *Gateway
 	budget *account.Budget
 	n      int64
-	until  func() time.Time
+	// until is when prefill lets go of it. That is later than when decode may no longer
+	// fetch it, which is counted from the first byte to prefill.
+	until time.Time
 }
 
 // reserve takes the prompt's tokens from the tenant's budget.
-func (a *attempt) reserve(lease time.Duration) *failure {
+func (a *attempt) reserve() *failure {
 	t := a.x.tenant
 	n := a.x.ask.Tokens.High
 	if exact, known := a.x.ask.Tokens.Exact.Value(); known {
@@ -101,7 +116,7 @@ func (a *attempt) reserve(lease time.Duration) *failure {
 	if !t.uncollected.Take(n) {
 		return &failure{err: fault.New(fault.Uncollected, fault.Int(t.uncollected.Limit())), ended: true}
 	}
-	a.waiting = &uncollected{g: a.x.g, budget: t.uncollected, n: n, until: func() time.Time { return a.began.Add(lease) }}
+	a.waiting = &uncollected{g: a.x.g, budget: t.uncollected, n: n}
 	return nil
 }
 
@@ -120,7 +135,7 @@ func (u *uncollected) end() {
 	}
 	n := u.n
 	u.n = 0
-	left := u.until().Sub(u.g.clock.Now())
+	left := u.until.Sub(u.g.clock.Now())
 	if left <= 0 {
 		u.budget.Give(n)
 		return

@@ -12,8 +12,9 @@ import (
 	"bulkhead.dev/bulkhead/internal/upstream"
 )
 
-// dispatch sends the request to a target, and once more if the first one went away before
-// the first byte (G-6).
+// dispatch sends the request to a target, and once more if the first one went away, or was
+// too late for its lease, before the first byte (G-6). One bound on the time to the first
+// byte holds for both.
 func (x *exchange) dispatch() *fault.Error {
 	x.first = x.g.clock.AfterFunc(x.g.bounds.FirstByte, func() { x.cancel(errFirstByte) })
 	defer x.first.Stop()
@@ -25,12 +26,16 @@ func (x *exchange) dispatch() *fault.Error {
 	if f == nil || !f.retry || x.out.begun() || x.ctx.Err() != nil || !x.tenant.retry.Spend() {
 		return x.end(f)
 	}
-	x.aborts.Wait() // all old legs are ended before a new one begins
+	x.latest.aborts.Wait() // all old legs are ended before a new one begins
 	next, decision, fail := x.acquire(t)
 	if fail != nil {
 		return x.end(f)
 	}
-	return x.end(x.round(next, decision.MaxTokens))
+	again := x.round(next, decision.MaxTokens)
+	if again != nil && again.err.Code == fault.Uncollected {
+		again = f // it did not begin: prefill still holds what the first one left there
+	}
+	return x.end(again)
 }
 
 // end tells a failure: as an error if nothing was sent, else by breaking the answer off.
@@ -67,12 +72,16 @@ type round struct {
 	max int64
 	// split says that each sequence is a call of its own, of several.
 	split bool
+	// aborts are the aborts under way. They are the round's own: who still waits for those of
+	// the first one must not wait for those of the second.
+	aborts sync.WaitGroup
 }
 
 // round runs all sequences at a target, as many at a time as it allows, and gives it
 // back. It returns nil if the request has ended well, or because the client left.
 func (x *exchange) round(t *fleet.Target, most int64) *failure {
 	r := &round{x: x, target: t, max: most}
+	x.latest = r
 	n := x.sequences()
 	r.split = n > 1
 	if r.ctx = x.ctx; r.split { // else nobody but the exchange ends it
@@ -81,6 +90,7 @@ func (x *exchange) round(t *fleet.Target, most int64) *failure {
 	}
 	x.event.Target, x.event.MaxTokens = t.Name, most
 	x.event.Agreement, x.event.Prompt, x.event.Completion, x.event.From = upstream.Open, admit.Unknown(), admit.Unknown(), record.Unreported
+	x.event.Lease = record.Lease{}
 	x.event.Late = x.model.verdict() == late
 	x.out.prepare(n, x.model.verdict())
 	all := make([]*attempt, n)
@@ -242,7 +252,7 @@ func (r *round) release(f *failure) {
 		return
 	}
 	x.g.tasks.Go(func() {
-		x.aborts.Wait()
+		r.aborts.Wait()
 		r.target.Release(outcome, blame...)
 	})
 }

@@ -111,12 +111,14 @@ const (
 	ExtentUnproved
 	// TooFast: prefill was faster than its prompt can be computed.
 	TooFast
+	// LeaseOver: decode's first token did not come within a lease. Its attempt was void.
+	LeaseOver
 )
 
 // String returns the names of the oddities, parted by commas.
 func (o Oddities) String() string {
 	names := [...]string{"surplus bytes", "no usage", "wrong usage", "usage twice", "too many cached tokens",
-		"handle dropped", "extent unproved", "prefill too fast"}
+		"handle dropped", "extent unproved", "prefill too fast", "lease over"}
 	var all []string
 	for i, n := range names {
 		if o&(1<<i) != 0 {
