@@ -53,6 +53,12 @@ func split() Explanation {
 	return e
 }
 
+func committed() Explanation {
+	e := split()
+	e.Status, e.Committed = ptr(200), ptr(20000.0)
+	return e
+}
+
 func posture() Posture {
 	return Posture{Schema: PostureSchema, Stances: []Stance{
 		{Rule: "G-5", Title: "a stream ends by its own end", State: "enforced"},
@@ -77,6 +83,7 @@ func TestText(t *testing.T) {
 		"explain-served":  explanation().Text,
 		"explain-refused": refusal().Text,
 		"explain-void":    split().Text,
+		"explain-held":    committed().Text,
 		"posture":         posture().Text,
 		"posture-whole":   whole.Text,
 		"shadow":          func(w io.Writer) error { return shadow().Text(w, noon().Add(50*time.Hour)) },

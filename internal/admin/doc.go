@@ -109,6 +109,7 @@ type Explanation struct {
 	Attempts   int       `json:"attempts"`
 	Body       int64     `json:"body_bytes"`
 	First      *float64  `json:"first_byte_ms"`
+	Committed  *float64  `json:"committed_ms"` // of a stream whose header left before the verdict
 	Total      float64   `json:"total_ms"`
 	Held       float64   `json:"held_ms"`
 	Queued     float64   `json:"queued_ms"`

@@ -112,7 +112,12 @@ func (e Explanation) Text(w io.Writer) error {
 	if e.First != nil {
 		first = "first byte after " + span(*e.First)
 	}
-	p.row("when", e.Start.UTC().Format("2006-01-02 15:04:05.000 UTC"), whole, first)
+	early := ""
+	if e.Committed != nil {
+		early = "header before the verdict after " + span(*e.Committed)
+		first = strings.Replace(first, "no byte", "no byte of an answer", 1)
+	}
+	p.row("when", e.Start.UTC().Format("2006-01-02 15:04:05.000 UTC"), whole, early, first)
 	p.row("waited", when(e.Queued > 0, span(e.Queued)+" for a node with room"), when(e.Held > 0, span(e.Held)+" held until the verdict"))
 	p.row("who", when(e.Tenant != "", "tenant "+e.Tenant), when(e.Probe, "the gateway's own known-answer question"),
 		when(e.Client != "", "client's id "+e.Client), when(e.Domain != "", "domain "+e.Domain))

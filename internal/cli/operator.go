@@ -172,6 +172,10 @@ func (s *server) explain(id string) (admin.Explanation, bool) {
 		first := milliseconds(r.FirstByte)
 		e.First = &first
 	}
+	if r.Committed > 0 {
+		committed := milliseconds(r.Committed)
+		e.Committed = &committed
+	}
 	if r.Lease.Of > 0 {
 		e.Lease = &admin.Lease{Of: milliseconds(r.Lease.Of), Used: milliseconds(r.Lease.Used)}
 	}

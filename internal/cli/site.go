@@ -257,7 +257,8 @@ func modelConfig(m config.Model, r *secretReader, path, control string, vouch *t
 	g := gateway.Model{
 		Name: m.Name, Served: m.Served, Dialect: m.Dialect(), Window: int64(m.Window), Lease: time.Duration(m.Lease),
 		DefaultMaxTokens: int64(m.DefaultMaxTokens), Grants: m.Grants, URLs: m.URLs, MaxSchema: int(m.MaxSchema),
-		MaxSequences: int(m.MaxSequences), Hold: gateway.Hold{Bytes: int(m.Hold)}, Engines: spread(m),
+		MaxSequences: int(m.MaxSequences), Engines: spread(m),
+		Hold: gateway.Hold{Bytes: int(m.Hold.Bytes), CommitAfter: time.Duration(m.Hold.CommitAfter)},
 	}
 	if m.SafetyID {
 		g.SafetyID = gateway.Pseudonym

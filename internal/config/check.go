@@ -335,6 +335,9 @@ func (m Model) check(p *Problems, path string, names map[string]bool) {
 	if t.Hosted && m.Window == 0 {
 		p.Add(path+".window", "it is required for %s, which tells nobody how long a prompt may be", m.Engine)
 	}
+	if d := time.Duration(m.Hold.CommitAfter); d != 0 && d < time.Second {
+		p.Add(path+".hold.commit_after", "want at least 1s, for an answer that comes sooner needs no comments")
+	}
 	m.checkShape(p, path)
 	checkGrants(p, path+".grants", m.Grants, []Model{m})
 	for i, pair := range m.Pairs {

@@ -23,6 +23,7 @@ models:
     decode: [{dns: "http://d.svc:2", weight: 2, state: canary, share: 0.5%}]
     grants: [prompt_token_ids]
     urls: [images.example.org]
+    hold: {bytes: 64KiB, commit_after: 1s}
   - name: s
     engine: sglang-pd
     prefill: [{url: "http://10.0.0.3:1", bootstrap: "10.0.0.3:8998"}]
@@ -83,8 +84,11 @@ func TestWrong(t *testing.T) {
 		{"http://127.0.0.1:4318/v1/metrics", "127.0.0.1:4318", "telemetry.otlp: want a URL"},
 		{"    lease: 30s\n", "", "models[0].lease: it is required for vllm-nixl"},
 		{"    engine: sglang-pd\n", "    engine: sglang-pd\n    lease: 1s\n", "models[1].lease: sglang-pd has no lease"},
-		{"    engine: sglang-pd\n", "", "[13:5] models[1].engine: it is required: what kind of engine"},
-		{"engine: sglang-pd", "engine: sglangpd", "[14:13] models[1].engine: want bulkhead, sglang-pd"},
+		{"    engine: sglang-pd\n", "    engine: sglang-pd\n    hold: {commit_after: 999ms}\n", "[16:26] models[1].hold.commit_after: want at least 1s"},
+		{"    engine: sglang-pd\n", "    engine: sglang-pd\n    hold: {commit_after: never}\n", "models[1].hold.commit_after: want a time"},
+		{"    engine: sglang-pd\n", "    engine: sglang-pd\n    hold: 64KiB\n", "models[1].hold"},
+		{"    engine: sglang-pd\n", "", "[14:5] models[1].engine: it is required: what kind of engine"},
+		{"engine: sglang-pd", "engine: sglangpd", "[15:13] models[1].engine: want bulkhead, sglang-pd"},
 		{"engine: sglang-pd", "engine: sglang", "models[1].prefill: the engine sglang has nodes"},
 		{"engine: sglang-pd", "engine: bulkhead", "models[1].pairs: at least one is required"},
 		{"    engine: sglang-pd\n", "    engine: sglang-pd\n    tokenizer: recall\n", "models[1].tokenizer: recall is the tokenizer of our own"},
@@ -235,7 +239,7 @@ func TestWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"share: 0.5%", "until: \"2026-12-31\"", "key: env:ENGINE", "priority: -1", "every: 15s"} {
+	for _, want := range []string{"share: 0.5%", "until: \"2026-12-31\"", "key: env:ENGINE", "priority: -1", "every: 15s", "commit_after: 1s", "bytes: 64KiB"} {
 		if !strings.Contains(string(data), want) && !strings.Contains(string(data), strings.ReplaceAll(want, `"`, "")) {
 			t.Errorf("no %s in\n%s", want, data)
 		}

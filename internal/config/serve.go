@@ -146,10 +146,19 @@ type Model struct {
 	MaxSchema Size `yaml:"max_schema"`
 	// MaxSequences is the most answers that one request may ask for: n times its prompts.
 	MaxSequences Number `yaml:"max_sequences"`
-	// Hold is how much of a stream is held until both legs agree; without it, bounds.held.
-	Hold Size `yaml:"hold,omitempty"`
+	// Hold settles what of a stream is held until both legs agree.
+	Hold Hold `yaml:"hold,omitempty"`
 	// SafetyID tells the engine a pseudonym of the cache domain as safety_identifier.
 	SafetyID bool `yaml:"safety_id"`
+}
+
+// Hold settles what of a stream is held until both legs agree.
+type Hold struct {
+	// Bytes is how much of it is held; without it, bounds.held.
+	Bytes Size `yaml:"bytes,omitempty"`
+	// CommitAfter is when the header of a stream leaves all the same, and comments from then
+	// on; without it, never. A refusal after that is a broken stream and not a status.
+	CommitAfter Duration `yaml:"commit_after,omitempty"`
 }
 
 // Sizes bounds a prompt's tokens by its bytes.

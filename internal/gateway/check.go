@@ -36,6 +36,9 @@ func (c *Config) check() error {
 		if err := m.WithDefaults().check(); err != nil {
 			return fmt.Errorf("gateway: configure: models[%d].%w", i, err)
 		}
+		if d := m.Hold.CommitAfter; d != 0 && (d < minCommit || d >= c.Bounds.WithDefaults().FirstByte) {
+			return fmt.Errorf("gateway: configure: models[%d].hold.commit_after: at least %v and less than bounds.first_byte", i, minCommit)
+		}
 		if m.Dialect == upstream.Bulkhead && c.Passer == nil {
 			return fmt.Errorf("gateway: configure: models[%d]: the dialect bulkhead needs a passer", i)
 		}

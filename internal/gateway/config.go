@@ -246,10 +246,15 @@ const (
 )
 
 // Hold settles what is kept back while the verdict is open. There is no way to release
-// anything earlier.
+// any part of an answer earlier.
 type Hold struct {
 	// Bytes of one stream that are kept at most; 0 means those of the bounds.
 	Bytes int
+	// CommitAfter is how long after its admission the header of a stream leaves before the
+	// verdict, as status 200, with a comment then and every time that as long passed again.
+	// From there on a refusal is an error event and a cut connection, not a status. At least
+	// 1 s and less than the bound FirstByte; 0 means never.
+	CommitAfter time.Duration
 }
 
 // Probe is a question whose answer is known, asked through the path of every request.

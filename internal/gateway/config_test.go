@@ -34,6 +34,15 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	later := time.Now().Add(time.Hour)
+	after := func(d, first time.Duration) func(*Config) {
+		return func(c *Config) { c.Models[0].Hold.CommitAfter, c.Bounds.FirstByte = d, first }
+	}
+	for _, change := range []func(*Config){after(time.Second, 0), after(5*time.Minute-1, 0), after(time.Minute, time.Minute+1)} {
+		c := sound()
+		if change(&c); c.check() != nil {
+			t.Error(c.check())
+		}
+	}
 	for want, change := range map[string]func(*Config){
 		"pepper":                                func(c *Config) { c.Pepper = c.Pepper[1:] },
 		"domain key":                            func(c *Config) { c.DomainKey = nil },
@@ -46,6 +55,10 @@ func TestConfig(t *testing.T) {
 		"models[0].name":                        func(c *Config) { c.Models[0].Name = "" },
 		"models[1].name":                        func(c *Config) { c.Models = append(c.Models, c.Models[0]) },
 		"models[0].engines":                     func(c *Config) { c.Models[0].Engines.Pairs = nil },
+		"models[0].hold.commit_after: at":       after(time.Second-1, 0),
+		"models[0].hold.commit_after: at least": after(-time.Second, 0),
+		"models[0].hold.commit_after":           after(5*time.Minute, 0),
+		"hold.commit_after: at least 1s":        after(10*time.Second, 10*time.Second),
 		"models[0].engines: lease":              func(c *Config) { c.Models[0].Dialect = upstream.VLLMNixl },
 		"models[0].engines: sglang has one leg": func(c *Config) { c.Models[0].Dialect = upstream.SGLang },
 		"models[0]":                             func(c *Config) { c.Models[0].Window = -1 },

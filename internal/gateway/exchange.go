@@ -113,6 +113,7 @@ func (x *exchange) close() {
 	if x.event.Verdict == record.Undecided {
 		x.event.Verdict, x.event.Code = record.Failed, fault.Internal
 	}
+	x.event.Committed = x.out.hush()
 	now := x.g.clock.Now()
 	x.charge.settle(x.event, now)
 	x.event.Total = now.Sub(x.event.Start)
@@ -125,11 +126,20 @@ func (x *exchange) close() {
 
 // refuse ends the request with an error in place of an answer.
 func (x *exchange) refuse(e *fault.Error) {
-	if x.gone() && x.read {
+	late := x.out.hush() > 0
+	if late {
+		x.event.Status, x.broken = http.StatusOK, true
+	}
+	if x.gone() && x.read || late && x.out.gone() {
 		x.event.Verdict, x.event.Code = record.Left, fault.Cancelled
 		return
 	}
-	x.event.Verdict, x.event.Code, x.event.Status = record.VerdictOf(e), e.Code, e.Status
+	x.event.Verdict, x.event.Code = record.VerdictOf(e), e.Code
+	if late {
+		x.refuseLate(e)
+		return
+	}
+	x.event.Status = e.Status
 	x.w.Header().Set(headerVerdict, x.event.Verdict.String())
 	if x.wait > 0 {
 		retryAfter(x.w, x.wait)
@@ -150,7 +160,7 @@ func (x *exchange) ended() *fault.Error {
 	switch {
 	case cause == nil:
 		return nil
-	case x.gone():
+	case x.gone() || errors.Is(cause, errLeft):
 		return fault.New(fault.Cancelled)
 	case errors.Is(cause, ErrShutdown):
 		return fault.New(fault.ShuttingDown)

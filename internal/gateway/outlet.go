@@ -31,8 +31,15 @@ type outlet struct {
 	closed, n int
 	// held is what sequences that have agreed wait to send.
 	held []byte
-	// sent says that the first byte was sent, left that the client takes no more.
+	// sent says that the first byte of an answer was sent, left that the client takes no
+	// more.
 	sent, left bool
+	// keep sends the header and comments before the verdict; nil if nothing may leave before
+	// it. hushed ends that. committed is when the header left before the verdict, from the
+	// start of the request; 0 if it did not.
+	keep      Timer
+	hushed    bool
+	committed time.Duration
 	// deadline is when the last write deadline was set.
 	deadline time.Time
 	// verdict is what the header says when an answer begins.
@@ -46,7 +53,7 @@ func (o *outlet) prepare(n int, verdict string) {
 	o.closed, o.n, o.held, o.verdict = n, n, nil, verdict
 }
 
-// begun says whether the client has had the first byte.
+// begun says whether the client has had the first byte of an answer.
 func (o *outlet) begun() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -110,7 +117,8 @@ func (o *outlet) pass(p []byte) error {
 }
 
 // send sends a part of a stream, in front of the first one the headers: from there on
-// the status is 200. A client that does not take it has left. The lock is held.
+// the status is 200. Where they left earlier the verdict follows as a comment. The lock is
+// held.
 func (o *outlet) send(p []byte) {
 	if o.left {
 		return
@@ -118,7 +126,15 @@ func (o *outlet) send(p []byte) {
 	o.writeDeadline()
 	if !o.sent {
 		o.begin("text/event-stream")
+		if o.committed > 0 {
+			p = append(commentOf(o.verdict), p...)
+		}
 	}
+	o.put(p)
+}
+
+// put writes to the client. One that does not take it has left. The lock is held.
+func (o *outlet) put(p []byte) {
 	_, err := o.x.w.Write(p)
 	if err == nil {
 		err = o.rc.Flush()
@@ -138,18 +154,26 @@ func (o *outlet) writeDeadline() {
 	_ = o.rc.SetWriteDeadline(now.Add(o.x.g.bounds.Write)) // a server without deadlines has none
 }
 
-// begin sends the headers of an answer. The lock is held, or nobody else runs.
+// begin begins an answer, with its headers if they did not leave earlier. The lock is
+// held, or nobody else runs.
 func (o *outlet) begin(kind string) {
 	x := o.x
 	o.sent = true
 	x.first.Stop()
-	h := x.w.Header()
-	h.Set("Content-Type", kind)
-	h.Set(headerVerdict, o.verdict)
-	h.Set(headerCount, x.event.Count.String())
-	x.w.WriteHeader(http.StatusOK)
+	if o.committed == 0 {
+		x.w.Header().Set(headerCount, x.event.Count.String())
+		o.header(kind, o.verdict)
+	}
 	x.event.Status = http.StatusOK
 	x.event.FirstByte = x.g.clock.Now().Sub(x.event.Start)
+}
+
+// header sends the headers of an answer. The lock is held, or nobody else runs.
+func (o *outlet) header(kind, verdict string) {
+	h := o.x.w.Header()
+	h.Set("Content-Type", kind)
+	h.Set(headerVerdict, verdict)
+	o.x.w.WriteHeader(http.StatusOK)
 }
 
 // deliver sends a whole answer. Nobody else runs.

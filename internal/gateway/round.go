@@ -18,6 +18,7 @@ import (
 func (x *exchange) dispatch() *fault.Error {
 	x.first = x.g.clock.AfterFunc(x.g.bounds.FirstByte, func() { x.cancel(errFirstByte) })
 	defer x.first.Stop()
+	x.out.commitLater()
 	t, decision, fail := x.acquire(nil)
 	if fail != nil {
 		return fail

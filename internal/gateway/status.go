@@ -151,6 +151,9 @@ func (p *posture) stances() []Stance {
 	p.control("G-2", Admission, state, reason)
 	state, reason = p.agreement()
 	p.add("G-3", state, reason)
+	if d := p.m.Hold.CommitAfter; d > 0 {
+		p.add("G-3", Disabled, "hold.commit_after: after "+d.String()+" the header of a stream leaves before its verdict, so that a refusal is no status but a broken stream.")
+	}
 	p.add("G-5", Enforced, "A stream is complete only with its end mark and all finish reasons.")
 	p.add("G-6", Enforced, "Whoever leaves ends the legs; one more attempt before the first byte.")
 	state, reason = p.domains()
@@ -205,7 +208,7 @@ func (p *posture) agreement() (StanceState, string) {
 	case p.m.traits.Counting == upstream.AtEnd:
 		return Enforced, "Late agreement: counts are compared at the end of an answer."
 	}
-	return Enforced, "Nothing leaves before both legs agree."
+	return Enforced, "No part of an answer leaves before both legs agree."
 }
 
 // domains says how far G-7 can hold.

@@ -31,4 +31,6 @@ const (
 	agreed = "agreed" // two legs agree
 	late   = "late"   // two legs, and decode's count is compared at the end only
 	lone   = "sound"  // one leg, and nothing to compare it with
+	// undecided: the header left before the verdict, which follows as a comment.
+	undecided = "held"
 )

@@ -175,6 +175,9 @@ type Event struct {
 	Start            time.Time
 	FirstByte, Total time.Duration
 	Queued           time.Duration
+	// Committed is when, from Start, the header of a stream left before its verdict; 0 if it
+	// did not. Status is 200 then, whatever became of the request.
+	Committed time.Duration
 	// Held is how long an answer was kept back after its first piece came from an engine.
 	Held time.Duration
 	// Lease is what the engine keeps a prefill for, and how much of it had passed when
