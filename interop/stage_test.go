@@ -123,6 +123,27 @@ func (c *handClock) advance(d time.Duration) {
 	}
 }
 
+// passes lets the time pass that an engine has to end a request, whenever it is told to: it
+// may be told too early, or not listen.
+func (c *handClock) passes(ctx context.Context, told <-chan struct{}) {
+	const steps = 25
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for left := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-told:
+			left = steps
+		case <-tick.C:
+			if left > 0 {
+				c.advance(100 * time.Millisecond)
+				left--
+			}
+		}
+	}
+}
+
 // node is a twin that listens.
 type node struct {
 	*twin.Twin
@@ -132,11 +153,18 @@ type node struct {
 	mu    sync.Mutex
 	over  func(w http.ResponseWriter, r *http.Request, serve http.HandlerFunc) // in place of serving a completion
 	conns []string                                                             // where completions came from
+	told  chan<- struct{}                                                      // hears of aborts
 }
 
 func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !isCompletion(r.URL.Path) {
 		n.Twin.ServeHTTP(w, r)
+		if r.URL.Path == "/abort_request" {
+			select {
+			case n.told <- struct{}{}:
+			default:
+			}
+		}
 		return
 	}
 	n.mu.Lock()
@@ -230,6 +258,7 @@ type stage struct {
 	keys    [3]string
 	events  chan gw.RequestEvent
 	probes  chan gw.RequestEvent
+	aborts  chan struct{} // some engine is told to end a request
 
 	mu    sync.Mutex
 	fleet []fleet.Event
@@ -250,12 +279,15 @@ func set(t *testing.T, k kind, p plan) *stage {
 	t.Helper()
 	s := &stage{
 		t: t, kind: k, traits: k.dialect.Traits(), clock: &handClock{now: time.Now()}, cold: p.cold,
-		events: make(chan gw.RequestEvent, 4096), probes: make(chan gw.RequestEvent, 4096),
+		events: make(chan gw.RequestEvent, 4096), probes: make(chan gw.RequestEvent, 4096), aborts: make(chan struct{}, 1),
 	}
 	c := s.config(p)
 	if p.change != nil {
 		p.change(&c)
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var passing sync.WaitGroup
+	passing.Go(func() { s.clock.passes(ctx, s.aborts) })
 	var err error
 	if s.front, err = gw.NewFront(c); err != nil {
 		t.Fatal(err)
@@ -270,6 +302,8 @@ func set(t *testing.T, k kind, p plan) *stage {
 		for _, n := range s.nodes {
 			n.srv.Close()
 		}
+		cancel()
+		passing.Wait()
 		s.told()
 	})
 	until(t, func() bool { return s.front.Status().Ready })
@@ -353,7 +387,7 @@ func (s *stage) add(spec *fleet.Spec, p plan, i int) {
 }
 
 func (s *stage) listen(e *twin.Twin, name string) *node {
-	n := &node{Twin: e, name: name}
+	n := &node{Twin: e, name: name, told: s.aborts}
 	n.srv = httptest.NewUnstartedServer(n)
 	n.srv.Config.ErrorLog = gw.Server(nil).ErrorLog // cut connections are not worth a word
 	n.srv.Config.SetKeepAlivesEnabled(!s.cold)

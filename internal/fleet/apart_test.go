@@ -7,13 +7,14 @@ import (
 	"net/http"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"bulkhead.dev/bulkhead/internal/upstream"
 )
 
 // TestApart holds whose requests share a connection (G-12): where answers carry no id of
 // ours, only those of one tenant; at an engine to which connections are dear, nobody's; at
-// all others, everybody's.
+// all others, everybody's. None is kept so long that its engine closes it.
 func TestApart(t *testing.T) {
 	for d, want := range map[upstream.Dialect][2]bool{ // one tenant's, two tenants'
 		upstream.OpenAI: {true, false}, upstream.LlamaCPP: {false, false}, upstream.VLLM: {true, true}, upstream.SGLang: {true, true},
@@ -58,6 +59,10 @@ func TestApart(t *testing.T) {
 				first, again, other := ask("one"), ask("one"), ask("two")
 				if first != "new" || (again == "kept") != want[0] || (other == "kept") != want[1] {
 					t.Errorf("first %s, the same tenant %s, another %s; want kept: %v", first, again, other, want)
+				}
+				time.Sleep(4500 * time.Millisecond) // engines close at 5 s what is idle
+				if late := ask("one"); (late == "kept") != d.Traits().Hosted {
+					t.Errorf("after 4.5 s the connection is %s", late)
 				}
 				if back := ask("one"); (back == "kept") != want[0] {
 					t.Errorf("the first tenant again: %s", back)

@@ -100,11 +100,21 @@ func newNode(g *Group, s *source, u *url.URL) *Node {
 		DisableCompression:     true,
 		MaxIdleConns:           b.InFlight,
 		MaxIdleConnsPerHost:    b.InFlight,
-		IdleConnTimeout:        time.Minute,
+		IdleConnTimeout:        idleTime(traits),
 		MaxResponseHeaderBytes: 64 << 10,
 		Protocols:              protocols,
 	}
 	return n
+}
+
+// idleTime is how long a connection is kept idle: less than the 5 s after which SGLang, vLLM
+// and llama.cpp close it, for a request that crosses that close is lost and must not be
+// sent twice.
+func idleTime(t upstream.Traits) time.Duration {
+	if t.Hosted {
+		return time.Minute // it is far away, and behind servers that keep connections for longer
+	}
+	return 4 * time.Second
 }
 
 // Name is what the configuration calls the engine.

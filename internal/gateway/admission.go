@@ -149,6 +149,7 @@ func (x *exchange) countAtEngine(sequence int) (int64, *fault.Error) {
 	}
 	node.KeepApart(req, x.tenant.ID)
 	setHeaders(req, call)
+	repeatable(req)
 	resp, err := node.RoundTrip(req)
 	if err != nil {
 		return 0, unavailable
@@ -164,6 +165,10 @@ func (x *exchange) countAtEngine(sequence int) (int64, *fault.Error) {
 	}
 	return n, nil
 }
+
+// repeatable lets net/http send a request again whose connection turns out to be closed:
+// sent twice, it does no more than once. No header of it leaves.
+func repeatable(req *http.Request) { req.Header["X-Idempotency-Key"] = nil }
 
 // setHeaders gives a call the headers of its dialect, and no others.
 func setHeaders(req *http.Request, call upstream.Call) {

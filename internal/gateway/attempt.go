@@ -1,9 +1,7 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"mime"
@@ -69,12 +67,10 @@ type attempt struct {
 	identity
 	// id is that of the leg that is relayed, prefillID that of the other one.
 	id, prefillID string
-	// pctx and dctx end the legs.
-	pctx, dctx       context.Context
-	pcancel, dcancel context.CancelCauseFunc
-	prefill          chan said // one value
-	heard            *said     // that value, once it was received
-	decodeEnded      bool
+	// decode is the leg that is relayed, ahead the prefill leg.
+	decode, ahead *leg
+	prefill       chan said // one value
+	heard         *said     // that value, once it was received
 	// first tells of the prefill leg until it was heard.
 	first LegRecord
 	last  LegRecord // of the leg that is relayed
@@ -111,25 +107,24 @@ func (a *attempt) run() *failure {
 	if err != nil {
 		return &failure{err: fault.New(fault.Internal)}
 	}
-	if traits.Legs != upstream.One {
-		a.pctx, a.pcancel = context.WithCancelCause(a.round.ctx)
-	}
-	a.dctx, a.dcancel = context.WithCancelCause(a.round.ctx)
+	t := a.round.target
 	var f *failure
 	switch traits.Legs {
 	case upstream.One:
-		f = a.runDecode(a.round.target.Plain, upstream.Plain, nil)
+		a.decode = a.round.leg(t.Plain, a.id)
+		f = a.runDecode(upstream.Plain, nil)
 	case upstream.Together:
+		a.ahead, a.decode = a.round.leg(t.Prefill, a.prefillID), a.round.leg(t.Decode, a.id)
 		a.prefill = make(chan said, 1)
 		call := a.call(upstream.PrefillRole, a.prefillID, nil)
 		go func() {
 			s := a.runPrefill(call)
 			if s.fail != nil {
-				a.dcancel(errPrefill) // decode is ended at once; left alone it would wait
+				a.decode.end(errPrefill) // at once; left alone it would wait
 			}
 			a.prefill <- s
 		}()
-		f = a.runDecode(a.round.target.Decode, upstream.DecodeRole, nil)
+		f = a.runDecode(upstream.DecodeRole, nil)
 	case upstream.InTurn:
 		f = a.inTurn()
 	}
@@ -179,7 +174,7 @@ func (a *attempt) assembles() bool {
 	return a.x.req.Streaming == upstream.Whole && a.x.model.traits.Leased
 }
 
-// hear waits for the prefill leg. It ends when its context does, so this is bounded.
+// hear waits for the prefill leg. It ends soon after it is told to, so this is bounded.
 func (a *attempt) hear() *said {
 	if a.heard == nil && a.prefill != nil {
 		s := <-a.prefill
@@ -191,11 +186,9 @@ func (a *attempt) hear() *said {
 // settle ends both legs and finds the one reason why an attempt failed, if it did.
 func (a *attempt) settle(d *failure) *failure {
 	x := a.x
-	a.dcancel(errOver)
-	if a.pcancel != nil {
-		a.pcancel(errOver)
-	}
+	a.ahead.end(errOver)
 	s := a.hear()
+	a.aborting = a.ahead.stopping() || a.decode.stopping()
 	a.waiting.end()
 	if s != nil && s.fail == nil {
 		a.doubt(&s.reply)
@@ -227,22 +220,12 @@ func (a *attempt) settle(d *failure) *failure {
 		}
 	case errors.Is(cause, errSibling):
 		f = &failure{err: f.err, echo: true}
-	case errors.Is(context.Cause(a.dctx), errLease):
+	case errors.Is(a.decode.why(), errLease):
 		f = a.expired().at(d.node)
-	case errors.Is(context.Cause(a.dctx), errIdle):
+	case errors.Is(a.decode.why(), errIdle):
 		f = &failure{err: fault.New(fault.StreamBroken), outcome: fleet.Failed, node: d.node}
 	case f.echo:
 		f = &failure{err: fault.New(fault.Internal)}
-	}
-	if p != nil && !p.ended {
-		a.abort(a.round.target.Prefill, a.prefillID)
-	}
-	if !d.ended && !a.decodeEnded {
-		n := a.round.target.Decode
-		if n == nil {
-			n = a.round.target.Plain
-		}
-		a.abort(n, a.id)
 	}
 	return f
 }
@@ -262,10 +245,11 @@ func worse(p, d *failure) *failure {
 
 // runPrefill calls the prefill leg and judges its answer by itself.
 func (a *attempt) runPrefill(call *outgoing) said {
-	x, node := a.x, a.round.target.Prefill
+	x, node := a.x, a.ahead.node
 	began := x.g.clock.Now()
 	a.first = LegRecord{Role: upstream.PrefillRole, Node: node.Name(), ID: a.prefillID, Sequence: a.sequence}
-	s := a.askPrefill(node, call)
+	s := a.askPrefill(call)
+	a.ahead.leave(s.fail)
 	a.first.Took = x.g.clock.Now().Sub(began)
 	a.first.First = a.first.Took
 	s.fail.at(node)
@@ -289,14 +273,12 @@ const (
 	fastPrompt = 4096
 )
 
-func (a *attempt) askPrefill(node *fleet.Node, call *outgoing) said {
+func (a *attempt) askPrefill(call *outgoing) said {
 	x := a.x
-	resp, fail := a.post(a.pctx, node, call, &a.first)
-	if fail != nil {
+	if fail := a.post(a.ahead.ctx, a.ahead, call, &a.first); fail != nil {
 		return said{fail: fail}
 	}
-	defer closeBody(resp)
-	data, fail := a.readAnswer(a.pctx, resp, maxPrefill)
+	data, fail := a.readAnswer(a.ahead.answer, maxPrefill)
 	if fail != nil {
 		return said{fail: fail}
 	}
@@ -333,12 +315,16 @@ func broken(ag upstream.Agreement, r *upstream.Reply) *failure {
 	}
 }
 
-// post calls a leg. Any other status than 200 is a failure.
-func (a *attempt) post(ctx context.Context, node *fleet.Node, call *outgoing, rec *LegRecord) (*http.Response, *failure) {
-	x := a.x
+// post makes the call of a leg, and leaves its answer there. Any other status than 200 is a
+// failure.
+func (a *attempt) post(ctx context.Context, l *leg, call *outgoing, rec *LegRecord) *failure {
+	x, node := a.x, l.node
+	if !l.begin() {
+		return &failure{err: fault.New(fault.Internal), ended: true}
+	}
 	req, err := node.NewRequest(ctx, http.MethodPost, call.Path, nil)
 	if err != nil {
-		return nil, &failure{err: fault.New(fault.Internal), ended: true}
+		return &failure{err: fault.New(fault.Internal), ended: true}
 	}
 	node.KeepApart(req, x.tenant.ID)
 	call.give(req)
@@ -347,33 +333,26 @@ func (a *attempt) post(ctx context.Context, node *fleet.Node, call *outgoing, re
 		expiry := x.g.clock.Now().Add(x.g.bounds.PassLife)
 		req.Header.Set("X-Bulkhead-Pass", x.g.passer.Mint(a.attempt, x.domain, expiry, a.room, call.whole()))
 	}
-	resp, err := node.RoundTrip(req)
+	resp, err := node.RoundTrip(req) //nolint:bodyclose // leave does
 	if err != nil {
-		return nil, lost(ctx, err)
+		return lost(err)
 	}
+	l.reads(resp)
 	rec.Status = resp.StatusCode
 	if resp.StatusCode == http.StatusOK {
-		return resp, nil
+		return nil
 	}
-	defer closeBody(resp)
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
-	if err != nil && ctx.Err() != nil {
-		return nil, lost(ctx, err)
-	}
 	e := upstream.ParseFailure(x.model.Dialect, resp.StatusCode, data)
 	f := failed(e.ForClient())
 	f.retry, f.ended = e.Code == fault.PeerGone, err == nil
-	return nil, f
+	return f
 }
 
 // lost is the failure of a call that gave no answer. Only a connection that never came
 // about makes a retry: after that, a request may have been what ended the engine.
-func lost(ctx context.Context, err error) *failure {
-	f := &failure{err: fault.New(fault.UpstreamUnreachable), echo: ctx.Err() != nil, outcome: fleet.Failed}
-	if f.echo {
-		f.outcome = fleet.Cancelled
-		return f
-	}
+func lost(err error) *failure {
+	f := &failure{err: fault.New(fault.UpstreamUnreachable), outcome: fleet.Failed}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
 		f.retry, f.ended, f.outcome = true, true, fleet.Unreachable
@@ -401,7 +380,7 @@ func (x *exchange) hold(before, after int64) *fault.Error {
 }
 
 // readAnswer reads a whole JSON answer of at most limit bytes.
-func (a *attempt) readAnswer(ctx context.Context, resp *http.Response, limit int64) ([]byte, *failure) {
+func (a *attempt) readAnswer(resp *http.Response, limit int64) ([]byte, *failure) {
 	size := resp.ContentLength
 	if !hasType(resp, "application/json") || size > limit {
 		return nil, failed(fault.New(fault.UpstreamVoid))
@@ -429,7 +408,7 @@ func (a *attempt) readAnswer(ctx context.Context, resp *http.Response, limit int
 		case errors.Is(err, io.EOF):
 			return into, nil
 		case err != nil:
-			return nil, lost(ctx, err)
+			return nil, lost(err)
 		}
 	}
 }
@@ -444,32 +423,30 @@ func hasType(resp *http.Response, want string) bool {
 }
 
 // runDecode calls the leg that is relayed, and relays its answer.
-func (a *attempt) runDecode(node *fleet.Node, role upstream.Role, h *upstream.Handle) *failure {
-	x := a.x
+func (a *attempt) runDecode(role upstream.Role, h *upstream.Handle) *failure {
+	x, node := a.x, a.decode.node
 	began := x.g.clock.Now()
 	a.last = LegRecord{Role: role, Node: node.Name(), ID: a.id, Sequence: a.sequence}
-	f := a.askDecode(node, role, h, began)
+	f := a.askDecode(role, h, began)
+	a.decode.leave(f)
 	a.last.Took = x.g.clock.Now().Sub(began)
 	return f.at(node)
 }
 
-func (a *attempt) askDecode(node *fleet.Node, role upstream.Role, h *upstream.Handle, began time.Time) *failure {
+func (a *attempt) askDecode(role upstream.Role, h *upstream.Handle, began time.Time) *failure {
+	l := a.decode
 	if a.x.req.Streaming == upstream.Whole && !a.assembles() {
-		resp, fail := a.post(a.dctx, node, a.call(role, a.id, h), &a.last)
-		if fail != nil {
+		if fail := a.post(l.ctx, l, a.call(role, a.id, h), &a.last); fail != nil {
 			return fail
 		}
-		defer closeBody(resp)
-		return a.whole(resp, began)
+		return a.whole(l.answer, began)
 	}
 	var conn net.Conn
-	ctx := httptrace.WithClientTrace(a.dctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conn = i.Conn }})
-	resp, fail := a.post(ctx, node, a.call(role, a.id, h), &a.last)
-	if fail != nil {
+	ctx := httptrace.WithClientTrace(l.ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conn = i.Conn }})
+	if fail := a.post(ctx, l, a.call(role, a.id, h), &a.last); fail != nil {
 		return fail
 	}
-	defer closeBody(resp)
-	fail = a.stream(resp, began)
+	fail := a.stream(l.answer, began)
 	if a.odd&record.SurplusBytes != 0 && conn != nil {
 		// Where the surplus came in one piece with the end, the transport has the connection
 		// back already (G-12).
@@ -490,11 +467,11 @@ func (a *attempt) minted() string {
 // whole relays an answer in one body.
 func (a *attempt) whole(resp *http.Response, began time.Time) *failure {
 	x := a.x
-	data, fail := a.readAnswer(a.dctx, resp, x.g.bounds.Answer)
+	data, fail := a.readAnswer(resp, x.g.bounds.Answer)
 	if fail != nil {
 		return fail
 	}
-	a.decodeEnded = true
+	a.decode.over()
 	a.last.First = x.g.clock.Now().Sub(began)
 	reply, err := upstream.ParseAnswer(x.model.Dialect, x.req.Endpoint, data)
 	if err != nil {
@@ -608,46 +585,4 @@ func (a *attempt) untold() {
 	if _, told := a.completion.Value(); !told && a.odd&record.UsageWrong == 0 {
 		a.odd |= record.UsageMissing
 	}
-}
-
-// abort tells an engine to end the attempt, by the exact id of the leg. The closed
-// connection tells it as well; this reaches it where that is not seen. Once is not always
-// enough, so a call that fails is made once more.
-func (a *attempt) abort(n *fleet.Node, id string) {
-	x := a.x
-	if !x.model.traits.Aborts {
-		return
-	}
-	a.aborting = true
-	ctx := context.WithoutCancel(x.r.Context())
-	a.round.aborts.Go(func() {
-		for range 2 {
-			if x.g.tellAbort(ctx, n, id) {
-				return
-			}
-		}
-	})
-}
-
-// tellAbort makes one abort call and says whether the engine took it.
-func (g *Gateway) tellAbort(ctx context.Context, n *fleet.Node, id string) bool {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer g.clock.AfterFunc(g.bounds.Abort, cancel).Stop()
-	body, err := json.Marshal(map[string]string{"rid": id})
-	if err != nil {
-		return false
-	}
-	req, err := n.NewControl(ctx, http.MethodPost, "/abort_request", bytes.NewReader(body))
-	if err != nil {
-		return false
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := n.RoundTrip(req)
-	if err != nil {
-		return false
-	}
-	defer closeBody(resp)
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxError)) // only so that the connection can be used again
-	return resp.StatusCode == http.StatusOK
 }

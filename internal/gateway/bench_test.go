@@ -67,8 +67,8 @@ func BenchmarkRelay(b *testing.B) {
 		x.out.x, x.out.rc = x, http.NewResponseController(w)
 		x.first = g.clock.AfterFunc(g.bounds.FirstByte, func() {})
 		x.out.sent = true
-		ctx, cancel := context.WithCancelCause(context.Background())
-		a := &attempt{x: x, round: &round{x: x, max: 2 * events, split: true}, id: id, dctx: ctx, dcancel: cancel, agreement: upstream.Agreed}
+		r := &round{x: x, ctx: context.Background(), max: 2 * events, split: true}
+		a := &attempt{x: x, round: r, id: id, decode: r.leg(nil, id), agreement: upstream.Agreed}
 		s := &relay{a: a, id: id, public: x.public(), left: 1, ended: make([]bool, 1), agreed: true}
 		s.in = eventReader{r: stream, max: g.bounds.Event, wait: s.flush}
 		s.idle = g.clock.AfterFunc(g.bounds.Idle, func() {})

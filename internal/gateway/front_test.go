@@ -41,10 +41,14 @@ func fronted(t *testing.T) (*rig, *Front, Config) {
 // returns the answer after its first event.
 func (r *rig) paused(let <-chan struct{}) (*http.Response, *eventReader) {
 	r.t.Helper()
-	r.decode.set(func(w http.ResponseWriter, _ *http.Request, c call) {
+	r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
 		chunks := decodeChunks(chatPath, c.id)
 		events(w, chunks[:2]...)
-		<-let
+		select {
+		case <-let:
+		case <-req.Context().Done(): // it was told to end
+			return
+		}
 		events(w, append(chunks[2:], "[DONE]")...)
 	})
 	resp, err := r.front.Client().Do(r.request("POST", chatPath, chatBody(`,"stream":true`)))

@@ -25,6 +25,7 @@ func (a *attempt) inTurn() *failure {
 	}
 	for try := 0; ; try++ {
 		a.began = x.g.clock.Now()
+		a.ahead = a.round.leg(a.round.target.Prefill, a.prefillID)
 		s := a.runPrefill(a.call(upstream.PrefillRole, a.prefillID, nil))
 		a.heard = &s
 		a.waiting.until = x.g.clock.Now().Add(of) // prefill counts from its answer
@@ -65,9 +66,10 @@ func (a *attempt) inTurn() *failure {
 	}
 	a.lease.Of = of
 	left := of - x.g.clock.Now().Sub(a.began)
-	a.expiry = x.g.clock.AfterFunc(left, func() { a.dcancel(errLease) })
+	a.decode = a.round.leg(a.round.target.Decode, a.id)
+	a.expiry = x.g.clock.AfterFunc(left, func() { a.decode.end(errLease) })
 	defer a.expiry.Stop()
-	return a.runDecode(a.round.target.Decode, upstream.DecodeRole, handle)
+	return a.runDecode(upstream.DecodeRole, handle)
 }
 
 // collected says that decode's first token came, so that it has fetched what prefill held

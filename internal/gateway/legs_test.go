@@ -596,8 +596,8 @@ func TestClientLeaves(t *testing.T) {
 	})
 }
 
-// TestDeadWorkersDoNotStopTheEnd is an abort that nobody answers: the client has its
-// error long before, and the seat comes back when the abort gives up.
+// TestDeadWorkersDoNotStopTheEnd is an abort that nobody answers, of a call that goes on:
+// when the time for it is over the client has its error, and the seat comes back.
 func TestDeadWorkersDoNotStopTheEnd(t *testing.T) {
 	r := newRig(t, nil)
 	began := make(chan struct{}, 1)
@@ -616,13 +616,13 @@ func TestDeadWorkersDoNotStopTheEnd(t *testing.T) {
 		}
 		r.decode.serve(w, req)
 	})
-	r.refused(r.chat(""), 400, "bad_input")
-	for range 2 { // it is told twice
-		<-stuck
-		if r.g.seats.Held() != 1 {
-			t.Error("the seat is free although an abort is under way")
-		}
-		r.clock.advance(r.g.bounds.Abort)
+	got := make(chan answer, 1)
+	go func() { got <- r.chat("") }()
+	<-stuck
+	if r.g.seats.Held() != 1 {
+		t.Error("the seat is free although an abort is under way")
 	}
+	r.clock.advance(r.g.bounds.Abort)
+	r.refused(<-got, 400, "bad_input")
 	r.g.tasks.Wait()
 }

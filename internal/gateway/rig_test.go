@@ -132,11 +132,12 @@ type scripted struct {
 	calls  []call
 	counts []call
 	aborts chan string
+	live   map[string]context.CancelFunc // ends the call of an id
 	looks  int
 }
 
 func newScripted(r *rig, role string) *scripted {
-	s := &scripted{rig: r, role: role, aborts: make(chan string, 1024), models: []string{"served"}, blocks: 41, info: map[string]any{
+	s := &scripted{rig: r, role: role, aborts: make(chan string, 1024), live: map[string]context.CancelFunc{}, models: []string{"served"}, blocks: 41, info: map[string]any{
 		"disaggregation_mode": role, "served_model_name": "served", "context_length": 1024, "page_size": 64,
 		"max_total_num_tokens": 640, "max_req_input_len": 600, "version": "1", "incarnation": role + "-" + strconv.Itoa(r.engines),
 	}}
@@ -179,6 +180,13 @@ func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		s.aborts <- v.RID
+		s.mu.Lock()
+		if stop := s.live[v.RID]; stop != nil {
+			stop()
+		} else {
+			s.live[v.RID] = func() {} // for the call that it overtook
+		}
+		s.mu.Unlock()
 		_, _ = io.WriteString(w, "{}")
 	case "/v1/chat/completions", "/v1/completions":
 		s.take(w, r)
@@ -257,8 +265,16 @@ func (s *scripted) take(w http.ResponseWriter, r *http.Request) {
 	c.first = int64(len(s.calls))
 	s.calls = append(s.calls, c)
 	do := s.do
+	ctx, stop := context.WithCancel(r.Context())
+	if c.rid != "" { // else nobody can tell it to end
+		if s.live[c.rid] != nil {
+			stop()
+		}
+		s.live[c.rid] = stop
+	}
 	s.mu.Unlock()
-	do(w, r, c)
+	defer stop()
+	do(w, r.WithContext(ctx), c)
 }
 
 // set changes what the leg does from now on.

@@ -143,7 +143,7 @@ func (a *attempt) stream(resp *http.Response, began time.Time) *failure {
 			x.g.buffers.Put(buf)
 		}
 	}()
-	s.idle = x.g.clock.AfterFunc(x.g.bounds.Idle, func() { a.dcancel(errIdle) })
+	s.idle = x.g.clock.AfterFunc(x.g.bounds.Idle, func() { a.decode.end(errIdle) })
 	defer s.idle.Stop()
 	fail := s.run()
 	if _, told := a.completion.Value(); fail != nil && !told && a.odd&record.UsageWrong == 0 && s.agreed {
@@ -185,7 +185,7 @@ func (s *relay) cut(err error) *failure {
 	case errors.As(err, new(*overBudget)):
 		return s.undelivered(err)
 	}
-	f := lost(s.a.dctx, err)
+	f := lost(err)
 	if s.a.x.out.begun() {
 		f.err = fault.New(fault.StreamBroken)
 	}
@@ -407,7 +407,7 @@ func (s *relay) done() *failure {
 			return fail
 		}
 	}
-	s.a.decodeEnded = true
+	s.a.decode.over()
 	s.a.untold()
 	if s.whole != nil {
 		s.surplus()

@@ -208,6 +208,41 @@ func TestSafetyIdentifier(t *testing.T) {
 	}
 }
 
+// TestCountsAreRepeated: a tokenizer that closes a connection as a count arrives is asked
+// once more. An engine that does so with a request is not: it may be at work.
+func TestCountsAreRepeated(t *testing.T) {
+	r := newBare(t, upstream.VLLM)
+	counts, closes := 0, ""
+	r.decode.count = func() (int, string) {
+		counts++
+		if closes == "count" {
+			closes = ""
+			panic(http.ErrAbortHandler)
+		}
+		return 200, `{"count":40}`
+	}
+	r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
+		if closes == "request" {
+			panic(http.ErrAbortHandler)
+		}
+		honestDecode(w, req, c)
+	})
+	r.start(func(c *Config) { c.Models[0].Sizes = Sizes{PerRequest: 2000} })
+	for _, tc := range []struct {
+		closes         string
+		status, counts int
+	}{{"", 200, 1}, {"count", 200, 3}, {"request", 502, 4}} {
+		closes = tc.closes
+		if a := r.chat(""); a.status != tc.status || counts != tc.counts {
+			t.Errorf("closed at a %q: %d after %d counts: %s", tc.closes, a.status, counts, a.body)
+		}
+		r.event()
+	}
+	if n := len(r.decode.got()); n != 3 {
+		t.Errorf("%d requests", n)
+	}
+}
+
 // TestCountsAreCapped: a tenant can have an engine count a few prompts at a time, and none
 // that is too long.
 func TestCountsAreCapped(t *testing.T) {
