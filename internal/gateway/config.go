@@ -300,7 +300,7 @@ type Bounds struct {
 	Probe        time.Duration // for one look: 2 s
 	Connect      time.Duration // for a connection to an engine: 2 s
 	Resolve      time.Duration // between two resolutions of a DNS name or a file: 10 s
-	Abort        time.Duration // for an abort at an engine: 2 s
+	Abort        time.Duration // for an engine to end a request that it is told to end: 2 s
 	Count        time.Duration // for a count by an engine: 5 s
 	Counts       int           // counts by engines that one tenant may have in progress: 4
 	CountBytes   int64         // bytes of a body that an engine is asked to count: 4 MiB
