@@ -332,6 +332,113 @@ func TestExtraLooks(t *testing.T) {
 	})
 }
 
+// vllm is an engine of vLLM that tells nothing which it drew at its start.
+func (n *network) vllm(address string) *engine {
+	e := n.engine()
+	e.pages["/v1/models"] = page{200, map[string]any{"data": []any{map[string]any{"id": "m", "max_model_len": 1024}}}}
+	e.pages["/metrics"] = page{200, `vllm:cache_config_info{block_size="16",num_gpu_blocks="64",engine="0"} 1.0` + "\n"}
+	e.pages["/version"] = page{200, map[string]any{"version": "0.32.0"}}
+	return n.put(address, e)
+}
+
+// TestOptionalLookFails: what an engine need not answer may fail and changes nothing; what
+// it answers otherwise does.
+func TestOptionalLookFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func(e *engine)
+		ready bool
+	}{
+		"an error":        {func(e *engine) { e.pages["/version"] = page{503, "no"} }, true},
+		"too many":        {func(e *engine) { e.pages["/version"] = page{429, "no"} }, true},
+		"no answer":       {func(e *engine) { e.stuck = "/version" }, true},
+		"longer":          {func(e *engine) { e.pages["/version"] = page{200, strings.Repeat(" ", 4<<20+1)} }, true},
+		"another version": {func(e *engine) { e.pages["/version"] = page{200, map[string]any{"version": "0.33.0"}} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t)
+				n.vllm("d:1")
+				e := n.vllm("p:1")
+				good := e.pages["/version"]
+				r := n.start(t, Spec{Dialect: upstream.VLLMNixl, Lease: time.Minute,
+					Prefill: []Source{{Name: "p", URL: "http://p:1"}}, Decode: []Source{{Name: "d", URL: "http://d:1"}}})
+				if !r.g.Ready() {
+					t.Fatalf("%v %v", r.node("p").Why, r.node("p").Misfit)
+				}
+				r.run()
+				e.do(func() { tc.spoil(e) })
+				changed := false
+				for range 3 * extraEvery {
+					time.Sleep(r.f.bounds.Refresh)
+					changed = changed || !r.g.Ready()
+				}
+				asked := e.times("/version")
+				e.do(func() { e.pages["/version"], e.stuck = good, "" })
+				time.Sleep(3 * r.f.bounds.Refresh)
+				s := r.node("p")
+				if changed == tc.ready || tc.ready && (!r.g.Ready() || s.Info.Version != "0.32.0") {
+					t.Errorf("ready all the time: %t; at the end %t, %v %v, version %q", !changed, r.g.Ready(), s.Why, s.Misfit, s.Info.Version)
+				}
+				if tc.ready && (asked < extraEvery || strings.Contains(fmt.Sprint(r.kinds()), "reborn")) {
+					t.Errorf("asked %d times, and %v", asked, r.kinds())
+				}
+			})
+		})
+	}
+}
+
+// TestLateVersion: an engine whose first answers lack what it need not answer is not kept
+// from its partner, and is asked again at once.
+func TestLateVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.vllm("d:1")
+		e := n.vllm("p:1")
+		good := e.pages["/version"]
+		e.pages["/version"] = page{503, "no"}
+		r := n.start(t, Spec{Dialect: upstream.VLLMNixl, Lease: time.Minute,
+			Prefill: []Source{{Name: "p", URL: "http://p:1"}}, Decode: []Source{{Name: "d", URL: "http://d:1"}}})
+		if !r.g.Ready() {
+			t.Errorf("%v %v", r.node("p").Why, r.node("p").Misfit)
+		}
+		e.do(func() { e.pages["/version"] = good })
+		r.refresh()
+		if s := r.node("p"); !r.g.Ready() || s.Info.Version != "0.32.0" {
+			t.Errorf("%v %v, version %q", s.Why, s.Misfit, s.Info.Version)
+		}
+	})
+}
+
+// TestHostedFlaps: the list of models of a hosted API is no face: it may change and fail.
+func TestHostedFlaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		e := n.hosted("api:443")
+		list := func(names ...string) page {
+			var data []any
+			for _, name := range names {
+				data = append(data, map[string]any{"id": name})
+			}
+			return page{200, map[string]any{"data": data}}
+		}
+		e.pages["/v1/models"] = list("m", "a")
+		r := n.start(t, Spec{Dialect: upstream.OpenAI, Window: 1000, Plain: []Source{{Name: "api", URL: "http://api:443"}}})
+		for i, p := range []page{list("m"), {429, "slow down"}, list("m", "a"), {503, "no"}, list("m"), list("m", "a")} {
+			e.do(func() { e.pages["/v1/models"] = p })
+			time.Sleep(rarely * r.f.bounds.Refresh)
+			r.refresh()
+			if s := r.node("api"); !r.g.Ready() || len(s.Info.Models) == 0 {
+				t.Errorf("%d: %v %v, models %v", i, s.Why, s.Misfit, s.Info.Models)
+			}
+		}
+		e.do(func() { e.pages["/v1/models"] = list("a") })
+		time.Sleep(rarely * r.f.bounds.Refresh)
+		if r.refresh(); r.g.Ready() || r.node("api").Why != Unmatched {
+			t.Errorf("without the model: %v", r.node("api").Why)
+		}
+	})
+}
+
 // TestOldNames holds that a look which stands in place of another is asked when that is
 // not answered.
 func TestOldNames(t *testing.T) {

@@ -36,7 +36,8 @@ type Node struct {
 	transport *http.Transport
 
 	// What the engine need not answer, as it was answered last; the engine's epoch then, and
-	// how many looks ago; odd tells one look from the next. The holder of looking owns them.
+	// how many looks ago, extraEvery where it is to be asked at the next one; odd tells one
+	// look from the next. The holder of looking owns them.
 	extra []upstream.Seen
 	epoch string
 	since int
@@ -217,87 +218,161 @@ const extraEvery = 15
 
 // look asks the engine about itself. Each question has a connection of its own: behind
 // one that is kept, two engines at one address would look like one. What it need not
-// answer is asked rarely while the rest stays the same. The caller is the holder of
-// looking.
+// answer is asked rarely while the rest stays the same, and where it gets no answer then,
+// what was answered last stands. The caller is the holder of looking.
 func (n *Node) look(ctx context.Context) (upstream.Info, error) {
-	looks := upstream.Looks(n.group.spec.Dialect, n.role)
-	needed, err := n.askAll(ctx, looks, upstream.Needed)
+	d := n.group.spec.Dialect
+	looks := upstream.Looks(d, n.role)
+	needed, err := n.askNeeded(ctx, looks)
 	if err != nil {
-		n.extra = nil
+		n.since = extraEvery // the rest may be another one's
 		return upstream.Info{}, err
 	}
-	if n.extra != nil && n.since < extraEvery && len(needed) > 0 {
-		info, err := upstream.ReadInfo(n.group.spec.Dialect, n.role, slices.Concat(needed, n.extra))
-		if err == nil && info.Epoch == n.epoch {
+	same := len(needed) == 0
+	if n.extra != nil && !same {
+		info, err := upstream.ReadInfo(d, n.role, slices.Concat(needed, n.extra))
+		if same = err == nil && info.Epoch == n.epoch; same && n.since < extraEvery {
 			n.since++
 			return info, nil
 		}
 	}
-	n.extra, err = n.askAll(ctx, looks, upstream.Optional)
+	last := n.extra
+	if !same {
+		last = nil
+	}
+	extra, whole, err := n.askOptional(ctx, looks, last)
 	if err != nil && len(needed) == 0 {
 		return upstream.Info{}, err // there is nothing that it must answer, and it answers nothing
 	}
-	info, err := upstream.ReadInfo(n.group.spec.Dialect, n.role, slices.Concat(needed, n.extra))
-	n.since, n.epoch = 0, info.Epoch
-	return info, err
+	info, err := upstream.ReadInfo(d, n.role, slices.Concat(needed, extra))
+	if err != nil {
+		n.since = extraEvery
+		return upstream.Info{}, err
+	}
+	n.extra, n.epoch, n.since = extra, info.Epoch, 0
+	if !whole {
+		n.since = extraEvery
+	}
+	return info, nil
 }
 
-// askAll asks what is needed, or what is not, at the same time. A question that stands
-// in place of another is asked if that got no answer.
-func (n *Node) askAll(ctx context.Context, looks []upstream.Look, kind upstream.Optionality) ([]upstream.Seen, error) {
-	type chain struct {
-		looks []upstream.Look
-		seen  upstream.Seen
-		err   error
-	}
-	var chains []*chain
+// chain is a question, and those that are asked in its place if it is not answered.
+type chain struct {
+	looks []upstream.Look
+	seen  upstream.Seen
+	err   error
+	// missed says that one of them got no answer that tells anything of the engine.
+	missed bool
+}
+
+// chains are the questions that are needed, or those that are not.
+func chains(looks []upstream.Look, kind upstream.Optionality) []*chain {
+	var all []*chain
 	in := false
 	for _, l := range looks {
 		if l.Optional != upstream.Instead {
 			in = l.Optional == kind
 			if in {
-				chains = append(chains, &chain{})
+				all = append(all, &chain{})
 			}
 		}
 		if in {
-			last := chains[len(chains)-1]
+			last := all[len(all)-1]
 			last.looks = append(last.looks, l)
 		}
 	}
-	// A balancer deals connections out in turn. One more in every second look, and the same
-	// question does not meet the same engine for ever.
-	if n.odd = !n.odd; n.odd && kind == upstream.Needed && len(chains) > 1 {
-		_, _ = n.ask(ctx, chains[0].looks[0])
-	}
+	return all
+}
+
+// askAll asks several questions at the same time.
+func (n *Node) askAll(ctx context.Context, all []*chain) {
 	var wg sync.WaitGroup
-	for _, c := range chains {
+	for _, c := range all {
 		wg.Go(func() {
 			for _, l := range c.looks {
-				if c.seen, c.err = n.ask(ctx, l); c.err != nil || c.seen.Status == http.StatusOK {
+				c.seen, c.err = n.ask(ctx, l)
+				c.missed = c.missed || c.err != nil || !tells(c.seen.Status)
+				if c.err != nil || c.seen.Status == http.StatusOK {
 					return
 				}
 			}
 		})
 	}
 	wg.Wait()
-	seen := []upstream.Seen{}
+}
+
+// tells says whether an answer with this status tells something of the engine: that it
+// has what was asked for, or that it has not. Others only say that it was not to be had
+// this time.
+func tells(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	case http.StatusNotImplemented:
+		return true
+	}
+	return status < http.StatusInternalServerError
+}
+
+// askNeeded asks what the engine must answer.
+func (n *Node) askNeeded(ctx context.Context, looks []upstream.Look) ([]upstream.Seen, error) {
+	all := chains(looks, upstream.Needed)
+	// A balancer deals connections out in turn. One more in every second look, and the same
+	// question does not meet the same engine for ever.
+	if n.odd = !n.odd; n.odd && len(all) > 1 {
+		_, _ = n.ask(ctx, all[0].looks[0])
+	}
+	n.askAll(ctx, all)
+	var seen []upstream.Seen
 	var first error
-	for _, c := range chains {
+	for _, c := range all {
 		switch {
 		case c.err != nil:
 			if first == nil {
 				first = c.err
 			}
-		case kind == upstream.Needed && c.seen.Status != http.StatusOK:
+		case c.seen.Status != http.StatusOK:
 			return nil, errDeclines
 		default:
 			seen = append(seen, c.seen)
 		}
 	}
-	if kind == upstream.Needed || len(seen) == 0 {
-		return seen, first
+	return seen, first
+}
+
+// askOptional asks what the engine need not answer. In place of what got no answer stands
+// the last one, if there is any; whole says that nothing is missing. The error is that of
+// an engine that answers nothing.
+func (n *Node) askOptional(ctx context.Context, looks []upstream.Look, last []upstream.Seen) (seen []upstream.Seen, whole bool, err error) {
+	all := chains(looks, upstream.Optional)
+	n.askAll(ctx, all)
+	seen, whole = []upstream.Seen{}, true
+	answered := len(all) == 0
+	for _, c := range all {
+		if answered = answered || c.err == nil; err == nil {
+			err = c.err
+		}
+		ok := c.err == nil && c.seen.Status == http.StatusOK
+		if c.missed && !ok {
+			whole = false
+			if i := slices.IndexFunc(last, c.answeredBy); i >= 0 {
+				seen = append(seen, last[i])
+				continue
+			}
+		}
+		if c.err == nil {
+			seen = append(seen, c.seen)
+		}
 	}
-	return seen, nil
+	if answered {
+		err = nil
+	}
+	return seen, whole, err
+}
+
+// answeredBy says whether an answer is to one of the chain's questions.
+func (c *chain) answeredBy(s upstream.Seen) bool {
+	return s.Status == http.StatusOK && slices.ContainsFunc(c.looks, func(l upstream.Look) bool { return l.Path == s.Path })
 }
 
 // ask asks one question.
@@ -357,7 +432,9 @@ func (n *Node) note(info upstream.Info, err error, now time.Time) {
 		return
 	}
 	n.info, n.told, n.seen = info, true, now
-	n.meet(face(info))
+	if !n.group.spec.Dialect.Traits().Hosted {
+		n.meet(face(info)) // behind one address of an API there are many servers, and all are it
+	}
 	n.resize()
 }
 

@@ -37,8 +37,9 @@ type network struct {
 type engine struct {
 	mu    sync.Mutex
 	pages map[string]page
-	down  bool // refuses connections
-	hangs bool // accepts and says nothing
+	down  bool   // refuses connections
+	hangs bool   // accepts and says nothing
+	stuck string // a path at which it says nothing
 	asked map[string]int
 	auth  map[string]string // by path
 	hosts map[string]string
@@ -75,7 +76,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.asked[r.URL.Path]++
 	e.auth[r.URL.Path], e.hosts[r.URL.Path] = r.Header.Get("Authorization"), r.Host
 	p, ok := e.pages[r.URL.Path]
-	hangs := e.hangs
+	hangs := e.hangs || e.stuck == r.URL.Path
 	e.mu.Unlock()
 	switch {
 	case hangs:

@@ -140,7 +140,7 @@ func Match(d Dialect, served string, prefill, decode Info) error {
 		return fmt.Errorf("upstream: match pair: a leg does not tell its page size")
 	case prefill.PageSize.Known && decode.PageSize.Known && prefill.PageSize != decode.PageSize:
 		return fmt.Errorf("upstream: match pair: page sizes %d and %d differ", prefill.PageSize.N, decode.PageSize.N)
-	case prefill.Version != decode.Version:
+	case prefill.Version != decode.Version && (told || prefill.Version != "" && decode.Version != ""):
 		return fmt.Errorf("upstream: match pair: versions differ")
 	case prefill.Incarnation != "" && prefill.Incarnation == decode.Incarnation:
 		return fmt.Errorf("upstream: match pair: both legs are the same server")

@@ -53,6 +53,7 @@ func TestInfoOfWorkers(t *testing.T) {
 		"page sizes":        func(p, d *Info) { d.PageSize.N = 16 },
 		"unknown page size": func(p, d *Info) { p.PageSize = Count{}; d.PageSize = Count{} },
 		"versions":          func(p, d *Info) { d.Version = "2" },
+		"unknown version":   func(p, d *Info) { d.Version = "" },
 		"one server":        func(p, d *Info) { d.Incarnation = p.Incarnation },
 		"a router":          func(p, d *Info) { d.Router = "x" },
 	} {
@@ -230,6 +231,10 @@ func TestMatchVLLM(t *testing.T) {
 	d.Version = "2"
 	if Match(VLLMNixl, "m", p, d) == nil {
 		t.Error("versions differ")
+	}
+	d.Version = ""
+	if err := Match(VLLMNixl, "m", p, d); err != nil {
+		t.Errorf("a version that is not told: %v", err)
 	}
 	d = p
 	d.PageSize = tokens(32)
