@@ -21,6 +21,8 @@ type board struct {
 	meters  map[string]*meter // by URL
 	matches map[string]*match // by the URLs of both
 	random  *rand.Rand
+	// leader is the fleet whose configuration holds; others only use what there is.
+	leader *Fleet
 	// waiting are the groups with requests that wait.
 	waiting []*Group
 	// freed says that room was freed that was kept: others may fit now.

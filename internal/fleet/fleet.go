@@ -54,6 +54,9 @@ type Fleet struct {
 	byName map[string]*Group
 	clock  Clock
 	bounds Bounds
+	board  *board
+	// succeeded is closed once a later fleet leads.
+	succeeded chan struct{}
 }
 
 // New checks a configuration and makes a fleet of it. Nothing is ready before the first
@@ -77,13 +80,14 @@ func New(c Config) (*Fleet, error) {
 		meters: map[string]*meter{}, matches: map[string]*match{}, clock: c.Clock, start: c.Clock.Now(),
 		random: rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:]))),
 	}
-	f := &Fleet{byName: map[string]*Group{}, clock: c.Clock, bounds: c.Bounds}
+	f := &Fleet{byName: map[string]*Group{}, clock: c.Clock, bounds: c.Bounds, board: b, succeeded: make(chan struct{})}
+	b.leader = f
 	for name, spec := range c.Models {
 		g, err := newGroup(name, spec, c, b)
 		if err != nil {
 			return nil, fmt.Errorf("fleet: configure: models[%s]: %w", name, err)
 		}
-		f.byName[name] = g
+		g.fleet, f.byName[name] = f, g
 		f.groups = append(f.groups, g)
 	}
 	slices.SortFunc(f.groups, func(x, y *Group) int {
@@ -119,27 +123,98 @@ func (f *Fleet) Run(ctx context.Context) {
 		case <-tick:
 		case <-ctx.Done():
 			t.Stop()
-			for _, g := range f.groups {
-				g.leave()
-			}
+			f.Leave()
 			return
 		}
+	}
+}
+
+// Leave gives back what the fleet has of that which it shares with others. It is called
+// once, and nothing is asked of the fleet afterwards: by [Fleet.Run] as it ends, or for a
+// fleet that is never run.
+func (f *Fleet) Leave() {
+	for _, g := range f.groups {
+		g.leave()
 	}
 }
 
 // Follow takes over what an earlier fleet knows of the engines that both name: looks,
 // health, breakers, slow start. What is in flight under either counts for both, and
 // requests that wait under either are served by what either gives back. It must come
-// before anything else is asked of the fleet; the earlier one may go on and end.
+// before anything else is asked of the fleet; the earlier one may go on and end. Until
+// [Fleet.Lead] it changes nothing for the earlier one.
 func (f *Fleet) Follow(old *Fleet) {
-	if len(old.groups) == 0 || len(f.groups) == 0 {
-		return
-	}
-	b := old.groups[0].board
+	b := old.board
 	b.lock()
 	defer b.unlock()
+	f.board = b
 	for _, g := range f.groups {
 		g.follow(old, b)
+	}
+}
+
+// Lead makes the fleet the one whose configuration holds for the engines that it shares
+// with earlier ones: how much each may have in flight, its slow start, and which question
+// it is asked. Who leads until then takes no part in that any more, and its engines are
+// asked no known questions. A fleet that follows no other leads from the start.
+func (f *Fleet) Lead() {
+	b := f.board
+	b.lock()
+	defer b.unlock()
+	old := b.leader
+	if old == f {
+		return
+	}
+	b.leader = f
+	close(old.succeeded)
+	f.forgive(old)
+	for _, g := range f.groups {
+		for _, n := range g.nodes {
+			if n.told {
+				n.resize()
+			}
+		}
+		g.announce()
+	}
+	b.serve()
+}
+
+// Succeeded is closed once a later fleet leads.
+func (f *Fleet) Succeeded() <-chan struct{} { return f.succeeded }
+
+// forgive forgets the misses of the engines that were asked another question under the
+// fleet that led before, or are asked none any more.
+func (f *Fleet) forgive(old *Fleet) {
+	meters, matches := map[*meter]bool{}, map[*match]bool{}
+	for _, g := range f.groups {
+		asked, together := map[*meter]bool{}, map[*match]bool{}
+		for _, before := range old.groups {
+			if before.spec.Question != g.spec.Question || before.spec.Dialect != g.spec.Dialect || before.spec.Served != g.spec.Served {
+				continue
+			}
+			for _, n := range before.nodes {
+				asked[n.meter] = true
+			}
+			for _, c := range before.combos {
+				together[c.match] = true
+			}
+		}
+		for _, n := range g.nodes {
+			meters[n.meter] = meters[n.meter] || asked[n.meter]
+		}
+		for _, c := range g.combos {
+			matches[c.match] = matches[c.match] || together[c.match]
+		}
+	}
+	for m, same := range meters {
+		if !same {
+			m.misses, m.tried = 0, false
+		}
+	}
+	for m, same := range matches {
+		if !same {
+			m.misses, m.tried = 0, false
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 // Group is the engines of one model.
 type Group struct {
 	name   string
+	fleet  *Fleet
 	spec   Spec
 	rule   route.BreakerRule
 	clock  Clock
@@ -328,12 +329,30 @@ func (g *Group) announce() {
 			}
 		}
 		switch {
+		case !g.leads():
 		case why == NodeReady && !n.meter.up:
 			n.meter.up, n.meter.since = true, at
-		case why != NodeReady && why != Drains:
+		case why != NodeReady && why != Drains && !g.fleet.uses(n.meter):
 			n.meter.up = false
 		}
 	}
+}
+
+// leads says whether it is this group's configuration that holds for its engines. The
+// caller has the board's lock.
+func (g *Group) leads() bool { return g.board.leader == g.fleet }
+
+// uses says whether some node of the fleet took requests of an engine when last judged,
+// be it for another model. The caller has the board's lock.
+func (f *Fleet) uses(m *meter) bool {
+	for _, g := range f.groups {
+		for _, n := range g.nodes {
+			if n.meter == m && n.up {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // state is what keeps a node from taking requests: something of its own, or that it fits
@@ -420,9 +439,6 @@ func (g *Group) follow(old *Fleet, b *board) {
 					n.face, n.faces, n.steady, n.twoFaced = prev.face, slices.Clone(prev.faces), prev.steady, prev.twoFaced
 				}
 			}
-		}
-		if n.told {
-			n.resize()
 		}
 	}
 	g.acquaint()

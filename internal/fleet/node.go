@@ -438,8 +438,28 @@ func (n *Node) note(info upstream.Info, err error, now time.Time) {
 	n.resize()
 }
 
-// resize sets what the engine may have in flight to what it said.
+// resize sets what the engine may have in flight to what it said, and where several models
+// have it, to the least of that.
 func (n *Node) resize() {
+	if !n.group.leads() {
+		return
+	}
+	limit := n.limit()
+	if n.meter.nodes > 1 {
+		for _, g := range n.group.fleet.groups {
+			for _, other := range g.nodes {
+				if other.meter == n.meter && other.told {
+					of := other.limit()
+					limit = route.Size{Tokens: min(limit.Tokens, of.Tokens), Requests: min(limit.Requests, of.Requests)}
+				}
+			}
+		}
+	}
+	n.meter.pool.Resize(limit)
+}
+
+// limit is what the engine may have in flight by what it said last.
+func (n *Node) limit() route.Size {
 	limit := route.Size{Tokens: route.Unbounded, Requests: route.Unbounded}
 	if p := n.info.Pool; p.Known {
 		limit.Tokens = int64(float64(p.N) * n.group.spec.Overcommit)
@@ -447,7 +467,7 @@ func (n *Node) resize() {
 	if s := n.info.Slots; s.Known && s.N > 0 {
 		limit.Requests = s.N
 	}
-	n.meter.pool.Resize(limit)
+	return limit
 }
 
 // face is who an engine says that it is: its life, or where it tells nothing of that,
@@ -483,7 +503,9 @@ func (n *Node) meet(face string) {
 			n.faces = n.faces[max(0, len(n.faces)-maxFaces):]
 		}
 		n.tell(Reborn, n.found)
-		n.meter.up = false // it starts slowly
+		if n.group.leads() {
+			n.meter.up = false // it starts slowly
+		}
 		// Connections to an earlier life answer nothing any more.
 		n.transport.CloseIdleConnections()
 	}

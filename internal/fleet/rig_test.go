@@ -283,6 +283,7 @@ func (r *rig) next(models map[string]Spec) *rig {
 		r.t.Fatal(err)
 	}
 	f.Follow(r.f)
+	f.Lead()
 	n.f, n.g = f, f.Model("m")
 	r.t.Cleanup(func() {
 		for _, g := range n.f.groups {

@@ -41,6 +41,10 @@ type Spec struct {
 	// Overcommit is how many times its pool the estimated tokens in flight of an engine
 	// may be; 0 means 1. A single request never exceeds the pool.
 	Overcommit float64
+	// Question tells the question with a known answer from other such questions (G-9); 0
+	// means that none is asked. What it showed holds under the next configuration only if
+	// that asks the same.
+	Question uint64
 }
 
 // Affinity bounds the load of the target that a session or a prefix prefers.

@@ -166,10 +166,14 @@ func (t *Target) Counted(prompt int64) {
 // Probe returns the target that waited longest for a question with a known answer, ready
 // or not, if one has waited for every (G-9); else nil. Pairs are chosen so that engines
 // meet different partners. It takes no room, for an engine that hangs may have none. It
-// is to be released as any other, and [Fleet.SetHealth] told what came of it.
+// is to be released as any other, and [Fleet.SetHealth] told what came of it. Under a
+// fleet that leads no more there is none.
 func (g *Group) Probe(every time.Duration) *Target {
 	g.board.lock()
 	defer g.board.unlock()
+	if !g.leads() {
+		return nil // its question is not the one that counts
+	}
 	now, at := g.clock.Now(), g.board.now()
 	var best *combo
 	most := 0
@@ -218,6 +222,9 @@ func older(a, b *match) bool {
 func (g *Group) setHealth(c *combo, h Health) {
 	g.board.lock()
 	defer g.board.unlock()
+	if !g.leads() {
+		return // it speaks of a question that is not asked any more
+	}
 	if h == Right {
 		c.match.misses = 0
 	} else {

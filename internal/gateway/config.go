@@ -15,6 +15,8 @@ package gateway
 
 import (
 	"context"
+	"fmt"
+	"hash/fnv"
 	"io"
 	"time"
 
@@ -269,6 +271,16 @@ type Probe struct {
 	Every time.Duration
 }
 
+// question tells one such question from others; 0 if there is none.
+func (p Probe) question() uint64 {
+	if p.Prompt == "" {
+		return 0
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %d:%s %s", p.MaxTokens, len(p.Prompt), p.Prompt, p.Want)
+	return max(1, h.Sum64())
+}
+
 // Sizes says how many tokens a text can be. With B bytes of decoded text in M messages,
 // a prompt has at least B/BytesPerToken (rounded up) and at most
 // B + M*PerMessage + PerRequest tokens.
@@ -357,6 +369,7 @@ func (m Model) WithDefaults() Model {
 	}
 	setDefault(&m.Probe.MaxTokens, 16)
 	setDefault(&m.Probe.Every, time.Minute)
+	m.Engines.Question = m.Probe.question()
 	m.Engines.Dialect, m.Engines.Served, m.Engines.Window, m.Engines.Lease = m.Dialect, m.Served, m.Window, m.Lease
 	return m
 }

@@ -73,9 +73,11 @@ func (f *Front) Exchange(ctx context.Context, c Config) error {
 	g.fleet.Follow(old.gateway.fleet)
 	g.Refresh(ctx)
 	if err := ctx.Err(); err != nil {
+		g.fleet.Leave()
 		return err
 	}
 	g.follow(old.gateway)
+	g.fleet.Lead()
 	f.install(g)
 	return nil
 }

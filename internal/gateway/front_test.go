@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"bulkhead.dev/bulkhead/internal/account"
+	"bulkhead.dev/bulkhead/internal/fleet"
 )
 
 // fronted is a rig with a front before it, under the configuration that it returns.
@@ -232,6 +233,46 @@ func TestExchangesAreBounded(t *testing.T) {
 		finishes(t, s.resp, s.in)
 		r.event()
 	}
+}
+
+// TestExchangeOfProbe: a question that the next configuration does not ask keeps no engine
+// from work, and the earlier one asks it no more, whatever it still serves.
+func TestExchangeOfProbe(t *testing.T) {
+	r, f, plain := fronted(t)
+	asking := plain
+	asking.Models = append([]Model(nil), plain.Models...)
+	asking.Models[0].Probe = Probe{Prompt: "What is the answer?", Want: "something else", Every: time.Minute}
+	if err := f.Exchange(t.Context(), asking); err != nil {
+		t.Fatal(err)
+	}
+	if e := r.event(); !e.Probe {
+		t.Fatalf("%+v", e)
+	}
+	let := make(chan struct{})
+	on := sync.OnceFunc(func() { close(let) })
+	resp, in := r.paused(let)
+	defer on()
+	earlier := f.current.gateway
+	for range 3 {
+		target := earlier.models["recall"].group.Probe(0)
+		earlier.fleet.SetHealth(target, fleet.Wrong)
+		target.Release(fleet.Cancelled)
+	}
+	if f.Status().Ready {
+		t.Fatal("ready after three misses")
+	}
+	if err := f.Exchange(t.Context(), asking); err != nil || f.Status().Ready {
+		t.Fatalf("%v, ready %t: it is asked the same", err, f.Status().Ready)
+	}
+	if err := f.Exchange(t.Context(), plain); err != nil || !f.Status().Ready {
+		t.Fatalf("%v, ready %t: it is asked nothing any more", err, f.Status().Ready)
+	}
+	if earlier.models["recall"].group.Probe(0) != nil {
+		t.Error("the earlier one goes on asking")
+	}
+	on()
+	finishes(t, resp, in)
+	r.event()
 }
 
 // TestFrontClose: it waits for the request in progress, and takes none afterwards.
