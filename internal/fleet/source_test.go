@@ -152,6 +152,7 @@ func TestFile(t *testing.T) {
 		for name, bad := range map[string]string{
 			"junk": "http://a:1\nnonsense\n", "a path": "http://a:1/v1\n", "a password": "http://user:pw-secret@a:1\n", "empty": "", "comments only": "# none\n",
 			"too long": strings.Repeat("# long\n", 1<<18), "too many": many(257), "half a line": "http://a:1\nhttp://",
+			"no name": "http://%FF:80\n", "a control character": "http://a%07:80\n", "a space": "http://a%20b:80\n", "no zone": "http://[fe80::1%25%FF]:80\n",
 		} {
 			write(bad)
 			r.refresh()
@@ -245,6 +246,8 @@ func TestSpecCheck(t *testing.T) {
 		{Dialect: upstream.OpenAI, Served: "m", Plain: node("https://api.example.org/openai")},
 		{Dialect: upstream.VLLMNixl, Served: "m", Lease: time.Second, Prefill: node("http://a:1"), Decode: node("http://b:1")},
 		{Dialect: upstream.SGLang, Served: "m", Plain: node("http://[::1]:80")},
+		{Dialect: upstream.SGLang, Served: "m", Plain: node("http://[fe80::1%25eth0]:80")},
+		{Dialect: upstream.SGLang, Served: "m", Plain: node("http://gpu_1-a.b\u00fccher.example:80")},
 		{Dialect: upstream.SGLang, Served: "m", Plain: []Source{{DNS: "http://name:80", State: Canary, Share: 1}}},
 	} {
 		if err := s.Check(); err != nil {

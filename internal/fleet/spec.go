@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"bulkhead.dev/bulkhead/internal/upstream"
 )
@@ -363,7 +365,7 @@ var errURL = errors.New("want scheme and host: http://host:port")
 // parseURL reads the address of an engine. Hosted dialects may have a path.
 func parseURL(text string, traits upstream.Traits) (*url.URL, error) {
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.ForceQuery ||
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || !isHost(u.Hostname()) || u.RawQuery != "" || u.ForceQuery ||
 		u.Fragment != "" || u.User != nil || u.Opaque != "" || u.Path != "" && !traits.Hosted || strings.HasSuffix(u.Path, "/") {
 		return nil, errURL
 	}
@@ -373,4 +375,16 @@ func parseURL(text string, traits upstream.Traits) (*url.URL, error) {
 		}
 	}
 	return u, nil
+}
+
+// isHost says whether a text can be the name or the address of a host: it stands in the
+// names of nodes, which logs and metrics show.
+func isHost(text string) bool {
+	odd := func(r rune) bool {
+		return r != '-' && r != '.' && r != '_' && !unicode.In(r, unicode.L, unicode.M, unicode.N)
+	}
+	if _, err := netip.ParseAddr(text); err == nil {
+		return !strings.ContainsFunc(text, func(r rune) bool { return odd(r) && r != ':' && r != '%' })
+	}
+	return text != "" && !strings.ContainsFunc(text, odd)
 }

@@ -1,6 +1,9 @@
 package telemetry
 
 import (
+	"strconv"
+	"unicode/utf8"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -109,6 +112,9 @@ func (c *states) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *states) Collect(to chan<- prometheus.Metric) {
 	gauge := func(which int, v float64, by ...string) {
+		for i := range by {
+			by[i] = label(by[i])
+		}
 		to <- prometheus.MustNewConstMetric(c.descs[which], prometheus.GaugeValue, v, by...)
 	}
 	s := c.read()
@@ -128,7 +134,7 @@ func (c *states) Collect(to chan<- prometheus.Metric) {
 	gauge(nodesHidden, float64(max(len(s.Nodes)-maxNodes, 0)))
 	seen := map[[3]string]bool{} // a repeated one would make the whole scrape fail
 	for _, n := range s.Nodes[:min(len(s.Nodes), maxNodes)] {
-		by := [3]string{n.Model, n.Node, n.Role}
+		by := [3]string{label(n.Model), label(n.Node), label(n.Role)}
 		if seen[by] {
 			continue
 		}
@@ -153,7 +159,7 @@ func (c *states) node(to chan<- prometheus.Metric, gauge func(int, float64, ...s
 	gauge(nodeBreaker, one(n.Breaker == "open"), by...)
 	gauge(nodeMisses, float64(n.Misses), by...)
 	for alarm, v := range n.Alarms {
-		to <- prometheus.MustNewConstMetric(c.descs[nodeAlarms], prometheus.CounterValue, v, append([]string{alarm}, by...)...)
+		to <- prometheus.MustNewConstMetric(c.descs[nodeAlarms], prometheus.CounterValue, v, append([]string{label(alarm)}, by...)...)
 	}
 }
 
@@ -162,4 +168,13 @@ func one(b bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// label is a text as the value of a label. One that is no UTF-8 is shown quoted, for
+// the metrics library panics at it.
+func label(text string) string {
+	if utf8.ValidString(text) {
+		return text
+	}
+	return strconv.Quote(text)
 }

@@ -80,3 +80,31 @@ func TestManyNodes(t *testing.T) {
 		t.Errorf("%d nodes are shown", n)
 	}
 }
+
+// TestNoText: a label that is no text is shown quoted, and takes nothing else from the
+// metrics.
+func TestNoText(t *testing.T) {
+	s := New("gateway", slog.New(slog.DiscardHandler))
+	s.State(func() State {
+		return State{
+			Queues: []Queue{{Model: "m\xff"}},
+			Nodes: []Node{
+				{Model: "m\xff", Node: "pool/\xff:80", Role: "plain", Why: "\xff", Alarms: map[string]float64{"\xff": 1}},
+				{Model: "m\xff", Node: "pool/\xfe:80", Role: "plain", Ready: true}, {Model: "m", Node: "a", Role: "plain", Ready: true},
+			},
+		}
+	})
+	s.Borrowed("borrowed", "A gauge.", map[string]string{"model": "m\xff"}, func() float64 { return 1 })
+	s.Request(Request{Tenant: "t\xff", Model: "m\xff", Verdict: "served"})
+	text := scrape(t, s)
+	for _, want := range []string{
+		`bulkhead_node_ready{engine_role="plain",model="m",node="a"} 1`,
+		`bulkhead_node_ready{engine_role="plain",model="\"m\\xff\"",node="\"pool/\\xff:80\""} 0`,
+		`bulkhead_node_ready{engine_role="plain",model="\"m\\xff\"",node="\"pool/\\xfe:80\""} 1`,
+		`borrowed{model="\"m\\xff\""} 1`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}

@@ -11,6 +11,7 @@ package telemetry
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -109,6 +110,10 @@ func (s *Set) Gauge(name, help string, read func() float64) {
 // Borrowed registers a gauge under another program's name and labels, for dashboards and
 // routers that look for those.
 func (s *Set) Borrowed(name, help string, labels map[string]string, read func() float64) {
+	labels = maps.Clone(labels)
+	for name, value := range labels {
+		labels[name] = label(value)
+	}
 	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, read))
 }
 
@@ -247,6 +252,7 @@ func (t *tenants) shown(tenant, model string) (string, string, bool) {
 	if tenant == "" {
 		return "", "", false
 	}
+	tenant, model = label(tenant), label(model)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pair := [2]string{tenant, model}
