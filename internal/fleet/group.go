@@ -253,17 +253,18 @@ func (g *Group) refresh(ctx context.Context) {
 	g.refreshLocked(ctx)
 }
 
-// maxLooks is how many engines are looked at at the same time.
-const maxLooks = 32
+const (
+	// maxLooks is how many engines are looked at at the same time, those apart that are slow.
+	maxLooks = 32
+	// slowLook is after which part of the bound on a look an engine is slow: the next one
+	// takes its place then, so that those which do not answer keep nobody waiting.
+	slowLook = 16
+)
 
 // refreshLocked is refresh by the holder of looking.
 func (g *Group) refreshLocked(ctx context.Context) {
 	g.resolve(ctx)
 	nodes := g.Nodes()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	timer := g.clock.AfterFunc(g.bounds.Probe, cancel)
-	defer timer.Stop()
 	infos, errs, asked := make([]upstream.Info, len(nodes)), make([]error, len(nodes)), make([]bool, len(nodes))
 	var wg sync.WaitGroup
 	room := make(chan struct{}, maxLooks)
@@ -274,7 +275,12 @@ func (g *Group) refreshLocked(ctx context.Context) {
 		asked[i] = true
 		wg.Go(func() {
 			room <- struct{}{}
-			defer func() { <-room }()
+			free := sync.OnceFunc(func() { <-room })
+			defer free()
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer g.clock.AfterFunc(g.bounds.Probe, cancel).Stop()
+			defer g.clock.AfterFunc(g.bounds.Probe/slowLook, free).Stop()
 			infos[i], errs[i] = n.look(ctx)
 		})
 	}
@@ -487,8 +493,11 @@ func (g *Group) Counter() *Node {
 	now := g.clock.Now()
 	var last *Node
 	for _, n := range g.nodes {
-		if n.why(now) != NodeReady || n.source.State == Private || n.source.State == Canary {
+		if n.source.State == Private || n.source.State == Canary {
 			continue
+		}
+		if why, _ := g.state(n, now); why != NodeReady {
+			continue // what serves another model counts another way
 		}
 		if n.role != upstream.DecodeRole {
 			return n

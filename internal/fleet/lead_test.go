@@ -124,7 +124,9 @@ func TestOnlyTheLeaderWrites(t *testing.T) {
 		r, engines := plains(t, n, 1, 100, nil)
 		s := r.g.Spec()
 		s.Overcommit, s.SlowStart, s.Served = 2, time.Minute, "n"
-		engines[0].do(func() { engines[0].pages["/v1/models"] = page{200, map[string]any{"data": []any{map[string]any{"id": "n"}}}} })
+		engines[0].do(func() {
+			engines[0].pages["/v1/models"] = page{200, map[string]any{"data": []any{map[string]any{"id": "n"}}}}
+		})
 		engines[0].say("served_model_name", "n")
 		next := r.next(map[string]Spec{"m": s})
 		m := next.g.Nodes()[0].meter

@@ -503,3 +503,69 @@ func TestRun(t *testing.T) {
 		<-done
 	})
 }
+
+// TestDeadKeepNobodyWaiting: engines that take connections and say nothing, as many as
+// there may be, do not make those behind them look old.
+func TestDeadKeepNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		dead := n.engine()
+		dead.hangs = true
+		s := Spec{Dialect: upstream.SGLang, SlowStart: -1}
+		for i := range 255 {
+			at := fmt.Sprintf("dead%d:1", i)
+			n.put(at, dead)
+			s.Plain = append(s.Plain, Source{Name: at, URL: "http://" + at})
+		}
+		n.plain("a:1", 672)
+		s.Plain = append(s.Plain, Source{Name: "a", URL: "http://a:1"})
+		r := n.start(t, s)
+		r.run()
+		for at := range 30 {
+			if !r.g.Ready() || r.node("a").Why != NodeReady {
+				t.Fatalf("after %d s: %v", at, r.node("a").Why)
+			}
+			time.Sleep(time.Second)
+		}
+		if why := r.node("dead0:1").Why; why != Slow {
+			t.Errorf("control: the dead are %v", why)
+		}
+	})
+}
+
+// TestCounter: whoever is asked to count a prompt serves the model.
+func TestCounter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		r, engines := plains(t, n, 3, 672, func(i int, s *Source) {
+			if i == 2 {
+				s.State = Private
+			}
+		})
+		if c := r.g.Counter(); c == nil || c.Name() != "a" {
+			t.Fatalf("%v", c)
+		}
+		for i, want := range []string{"b", ""} {
+			e := engines[i]
+			e.say("served_model_name", "other")
+			e.do(func() {
+				e.pages["/v1/models"] = page{200, map[string]any{"data": []any{map[string]any{"id": "other"}}}}
+			})
+			r.refresh()
+			got := ""
+			if c := r.g.Counter(); c != nil {
+				got = c.Name()
+			}
+			if got != want {
+				t.Errorf("%q is asked, want %q", got, want)
+			}
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		r := cross(t, n, 1, 1, nil)
+		if c := r.g.Counter(); c == nil || c.Name() != "p0" {
+			t.Errorf("of a pair %v is asked", c)
+		}
+	})
+}
