@@ -60,10 +60,11 @@ type meter struct {
 	up    bool
 	since route.Time
 	// misses counts known answers in a row that did not come; asked is when one was last
-	// tried for.
+	// tried for, asking in how many questions it has part now.
 	misses int
 	asked  route.Time
 	tried  bool
+	asking int
 	// nodes are how many nodes have this meter.
 	nodes int
 }

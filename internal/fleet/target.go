@@ -66,6 +66,7 @@ type Target struct {
 	holds    []route.Hold // of each engine
 	passes   []route.Pass
 	released bool
+	question bool // of a known answer
 }
 
 // target makes the target of a request that was placed. The caller has the board's lock.
@@ -105,6 +106,9 @@ func (t *Target) Release(o Outcome, blame ...*Node) {
 	now := b.now()
 	for i, n := range t.combo.nodes {
 		n.meter.pool.Give(t.holds[i])
+		if t.question {
+			n.meter.asking--
+		}
 		b.sweep(n.url)
 		result := o.result()
 		if result == route.Bad && len(blame) > 0 {
@@ -164,7 +168,8 @@ func (t *Target) Counted(prompt int64) {
 }
 
 // Probe returns the target that waited longest for a question with a known answer, ready
-// or not, if one has waited for every (G-9); else nil. Pairs are chosen so that engines
+// or not, if one has waited for every (G-9); else nil. An engine that has not answered the
+// last one is not asked another, save as the partner of one that is due. Pairs are chosen so that engines
 // meet different partners. It takes no room, for an engine that hangs may have none. It
 // is to be released as any other, and [Fleet.SetHealth] told what came of it. Under a
 // fleet that leads no more there is none.
@@ -182,7 +187,7 @@ func (g *Group) Probe(every time.Duration) *Target {
 		for _, n := range c.nodes {
 			switch n.why(now) {
 			case NodeReady, Unwell, Broken:
-				if !n.meter.tried || at-n.meter.asked >= route.Time(every) {
+				if n.meter.asking == 0 && (!n.meter.tried || at-n.meter.asked >= route.Time(every)) {
 					due++
 				}
 			default:
@@ -200,10 +205,11 @@ func (g *Group) Probe(every time.Duration) *Target {
 		return nil
 	}
 	best.match.asked, best.match.tried = at, true
-	t := &Target{Limits: best.limits, Name: best.name, Parallel: 1, group: g, combo: best}
+	t := &Target{Limits: best.limits, Name: best.name, Parallel: 1, group: g, combo: best, question: true}
 	t.name()
 	for _, n := range best.nodes {
 		n.meter.asked, n.meter.tried = at, true
+		n.meter.asking++
 		t.holds = append(t.holds, n.meter.pool.Take(route.Size{}))
 		t.passes = append(t.passes, n.meter.breaker.Begin(prober, at, g.rule))
 	}

@@ -314,7 +314,7 @@ func TestCommentsInTime(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &paper{listener: listener{header: http.Header{}}}
+				p := &paper{listener: listener{header: http.Header{}, most: 1 << 20}}
 				g := &Gateway{clock: SystemClock{}, bounds: Bounds{}.WithDefaults()}
 				x := &exchange{g: g, w: p, model: &model{Model: Model{Hold: Hold{CommitAfter: tc.every}}}, req: &upstream.Request{Streaming: tc.how}}
 				x.event.Start, x.event.Probe = g.clock.Now(), tc.probe
@@ -356,7 +356,7 @@ func TestCommentsInTime(t *testing.T) {
 func TestCommentsUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &Gateway{clock: SystemClock{}, bounds: Bounds{}.WithDefaults()}
-		p := &paper{listener: listener{header: http.Header{}}, fails: true}
+		p := &paper{listener: listener{header: http.Header{}, most: 1 << 20}, fails: true}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, chatPath, bytes.NewReader(nil))
 		if err != nil {
 			t.Fatal(err)

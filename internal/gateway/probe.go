@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync"
 	"time"
 
 	"bulkhead.dev/bulkhead/internal/admit"
@@ -33,10 +36,14 @@ func newProber(c Config, models map[string]*model) *tenant {
 // probeTick is the shortest time between two looks at whether a probe is due.
 const probeTick = time.Second
 
-// probe asks the targets of a model the question whose answer is known, each in its turn,
-// until ctx ends (G-9). It is asked through the path of every request, so that what is
-// judged is what serves.
+// probe asks the targets of a model the question whose answer is known, each in its time
+// and none waiting for another, until ctx ends or a later configuration holds (G-9). It is
+// asked through the path of every request, so that what is judged is what serves.
 func (g *Gateway) probe(ctx context.Context, m *model) {
+	ctx, cancel := context.WithCancel(ctx)
+	var asks sync.WaitGroup
+	defer asks.Wait()
+	defer cancel()
 	every := max(probeTick, m.Probe.Every/16)
 	tick := make(chan struct{}, 1)
 	for {
@@ -45,13 +52,18 @@ func (g *Gateway) probe(ctx context.Context, m *model) {
 			if t == nil {
 				break
 			}
-			if h := g.ask(ctx, m, t); ctx.Err() == nil {
-				g.fleet.SetHealth(t, h)
-			}
+			asks.Go(func() {
+				if h := g.ask(ctx, m, t); ctx.Err() == nil {
+					g.fleet.SetHealth(t, h)
+				}
+			})
 		}
 		timer := g.clock.AfterFunc(every, func() { tick <- struct{}{} })
 		select {
 		case <-tick:
+		case <-g.fleet.Succeeded():
+			timer.Stop()
+			return
 		case <-ctx.Done():
 			timer.Stop()
 			return
@@ -60,7 +72,8 @@ func (g *Gateway) probe(ctx context.Context, m *model) {
 }
 
 // ask asks one target. A slow answer is as good as a fast one, as long as it makes
-// progress: only the time between two events is bounded, and the time to the first byte.
+// progress: only the time between two events is bounded, and the time until each leg begins
+// to answer.
 func (g *Gateway) ask(ctx context.Context, m *model, t *fleet.Target) fleet.Health {
 	drawn, err := g.draw()
 	if err != nil {
@@ -72,7 +85,7 @@ func (g *Gateway) ask(ctx context.Context, m *model, t *fleet.Target) fleet.Heal
 		t.Release(fleet.Cancelled)
 		return fleet.Silent
 	}
-	heard := &listener{header: http.Header{}}
+	heard := &listener{header: http.Header{}, most: chunkBytes * (2*m.Probe.MaxTokens + moreChunks)}
 	x := &exchange{
 		g: g, w: heard, r: r, ids: drawn, tenant: g.prober, target: t,
 		event: RequestEvent{
@@ -96,6 +109,8 @@ func (g *Gateway) ask(ctx context.Context, m *model, t *fleet.Target) fleet.Heal
 		x.target.Release(fleet.Cancelled) // it was never asked
 	}
 	switch {
+	case heard.full:
+		return fleet.Wrong
 	case fail != nil:
 		x.event.Verdict, x.event.Code, x.event.Status = record.VerdictOf(fail), fail.Code, fail.Status
 	case x.event.Verdict == Served && strings.Contains(heard.text(m.Dialect), m.Probe.Want):
@@ -114,6 +129,10 @@ func (x *exchange) probed(not *fleet.Target) (*fleet.Target, admit.Decision, *fa
 		return nil, admit.Decision{}, fault.New(fault.NoPairReady)
 	}
 	x.target = nil
+	// The next question is due then. Whoever has not begun to answer hangs.
+	patience := min(x.g.bounds.FirstByte, max(x.model.Probe.Every, x.g.bounds.Idle))
+	x.first.Reset(patience)
+	x.ctx = httptrace.WithClientTrace(x.ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { x.first.Reset(patience) }})
 	return t, admit.Decision{Outcome: admit.Admit, MaxTokens: x.model.Probe.MaxTokens}, nil
 }
 
@@ -129,18 +148,31 @@ func probeRequest(ctx context.Context, m *model) (*http.Request, error) {
 	return http.NewRequestWithContext(ctx, http.MethodPost, upstream.Chat.Path(), bytes.NewReader(body))
 }
 
+// chunkBytes is how long the chunks of an answer to a probe may be, on the average.
+const chunkBytes = 2 << 10
+
+// errMuch says that an answer to a probe is longer than it may be.
+var errMuch = errors.New("gateway: answer to a probe too long")
+
 // listener takes the answer to a probe.
 type listener struct {
 	header http.Header
 	body   bytes.Buffer
+	most   int64 // bytes of body
+	full   bool  // there were more
 }
 
 func (l *listener) Header() http.Header { return l.header }
 func (l *listener) WriteHeader(int)     {}
 func (l *listener) Flush()              {}
 
-// Write takes a part of a stream.
-func (l *listener) Write(p []byte) (int, error) { return l.body.Write(p) }
+// Write takes a part of a stream, as long as all of it is no longer than it may be.
+func (l *listener) Write(p []byte) (int, error) {
+	if l.full = l.full || int64(l.body.Len()+len(p)) > l.most; l.full {
+		return 0, errMuch
+	}
+	return l.body.Write(p)
+}
 
 // text is the text of the answer, as clients see it.
 func (l *listener) text(d upstream.Dialect) string {

@@ -687,6 +687,106 @@ func TestProbesRun(t *testing.T) {
 	}
 }
 
+// passing lets time go by until a probe ends, for so long at most.
+func (r *rig) passing(most time.Duration) (RequestEvent, bool) {
+	r.t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for range int(most / time.Second) {
+		r.clock.advance(time.Second)
+		select {
+		case e := <-r.events:
+			return e, true
+		case <-tick.C:
+		}
+	}
+	return RequestEvent{}, false
+}
+
+// TestProbesBesideHung: an engine that hangs is asked one question at a time, has missed
+// it when the next one is due, and keeps no other from being asked.
+func TestProbesBesideHung(t *testing.T) {
+	r := newBare(t, upstream.VLLM)
+	hung := newScripted(r, "plain")
+	began := make(chan struct{}, 16)
+	hung.set(hanging(began))
+	r.start(func(c *Config) {
+		c.Models[0].Probe = Probe{Prompt: "What is the answer?", Want: "answer", Every: 10 * time.Second}
+		c.Models[0].Engines.Plain = append(c.Models[0].Engines.Plain, r.source(hung, "hung"))
+		c.Bounds.Fresh = time.Hour
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { r.g.Run(ctx); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	<-began
+	start := r.clock.Now()
+	for i := range 3 {
+		if e := r.event(); e.Target != "plain-0" || e.Verdict != Served {
+			t.Errorf("%+v", e)
+		}
+		if n := len(hung.got()); n != 1 {
+			t.Errorf("the one that hangs has %d questions", n)
+		}
+		if i == 2 {
+			break
+		}
+		e, ok := r.passing(15 * time.Second)
+		if !ok {
+			t.Fatal("nobody else is asked")
+		}
+		r.events <- e
+	}
+	for {
+		e, ok := r.passing(time.Minute)
+		if !ok {
+			t.Fatal("what hangs has missed nothing in its time")
+		}
+		if e.Target == "hung" {
+			if took := r.clock.Now().Sub(start); e.Verdict == Served || took > r.g.bounds.Idle+10*time.Second {
+				t.Errorf("after %v: %+v", took, e)
+			}
+			break
+		}
+	}
+}
+
+// TestProbeIsBounded: an engine that answers a question without end is wrong, and what it
+// says is not kept.
+func TestProbeIsBounded(t *testing.T) {
+	r := probing(t, upstream.VLLM)
+	r.decode.set(edited(honestDecode, "wer", "wer"+strings.Repeat("x", 256<<10)))
+	if h, _ := r.probe(); h != fleet.Wrong {
+		t.Errorf("%v", h)
+	}
+	r.decode.set(edited(honestDecode, "wer", "wer"+strings.Repeat("x", 64<<10)))
+	if h, _ := r.probe(); h != fleet.Right {
+		t.Errorf("control: %v", h)
+	}
+}
+
+// TestProbesEndWithTheirConfiguration: what is asked when a later one takes over is given
+// up, and nothing else is asked.
+func TestProbesEndWithTheirConfiguration(t *testing.T) {
+	r := probing(t, upstream.VLLM)
+	began := make(chan struct{}, 16)
+	r.decode.set(hanging(began))
+	ended := make(chan struct{})
+	go func() { r.g.probe(t.Context(), r.g.models["recall"]); close(ended) }()
+	<-began
+	next, err := New(r.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.fleet.Follow(r.g.fleet)
+	next.fleet.Lead()
+	<-ended
+	if e := r.event(); e.Verdict == Served {
+		t.Errorf("%+v", e)
+	}
+	next.fleet.Leave()
+}
+
 // counterOf is a Counter that always says the same.
 type counterOf int
 
