@@ -211,13 +211,10 @@ func (a *attempt) settle(d *failure) *failure {
 		f = worse(p, d)
 	}
 	cause := context.Cause(a.round.ctx)
-	over := x.ended()
+	over := x.overtaken()
 	switch {
 	case over != nil && !errors.Is(cause, errSibling):
-		f = &failure{err: over}
-		if over.Code == fault.Deadline {
-			f.outcome = fleet.Failed
-		}
+		f = over
 	case errors.Is(cause, errSibling):
 		f = &failure{err: f.err, echo: true}
 	case errors.Is(a.decode.why(), errLease):
@@ -228,6 +225,19 @@ func (a *attempt) settle(d *failure) *failure {
 		f = &failure{err: fault.New(fault.Internal)}
 	}
 	return f
+}
+
+// overtaken is the failure of what did not end before the request was ended from outside;
+// nil if it was not.
+func (x *exchange) overtaken() *failure {
+	switch over := x.ended(); {
+	case over == nil:
+		return nil
+	case over.Code == fault.Deadline:
+		return &failure{err: over, outcome: fleet.Failed}
+	default:
+		return &failure{err: over}
+	}
 }
 
 // worse picks the failure to tell: a leg that was ended by us tells nothing; of two that

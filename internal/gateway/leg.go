@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"bulkhead.dev/bulkhead/internal/fault"
 	"bulkhead.dev/bulkhead/internal/fleet"
 )
 
@@ -31,9 +32,10 @@ type leg struct {
 	cause error // why it is ended; nil until it is
 	// runs says that the engine may be at work; told that it is being told to stop, and
 	// quiet is closed then when the call is over.
-	runs, told bool
-	quiet      chan struct{}
-	answer     *http.Response // whose body is read, and closed at the end
+	// left says that nobody reads it any more.
+	runs, told, left bool
+	quiet            chan struct{}
+	answer           *http.Response // whose body is read, and closed at the end
 }
 
 // leg makes a call possible. It ends with the round, unless it was left before.
@@ -116,6 +118,7 @@ func (l *leg) leave(f *failure) {
 	l.unbind()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.left = true
 	if f != nil && l.cause != nil {
 		*f = failure{err: f.err, echo: true, ended: f.ended, outcome: fleet.Cancelled}
 	}
@@ -137,6 +140,20 @@ func (l *leg) leave(f *failure) {
 	}
 	if l.answer != nil {
 		closeBody(l.answer)
+	}
+}
+
+// drop ends the call and leaves it, if that was not done: a panic passed by.
+func (l *leg) drop() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	left := l.left
+	l.mu.Unlock()
+	if !left {
+		l.end(errOver)
+		l.leave(&failure{err: fault.New(fault.Internal)})
 	}
 }
 

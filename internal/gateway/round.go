@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -99,16 +100,38 @@ func (x *exchange) round(t *fleet.Target, most int64) *failure {
 		all[i] = &attempt{x: x, round: r, sequence: i}
 	}
 	x.event.Attempts += n
-	f := r.run(all)
+	f := &failure{outcome: fleet.Cancelled} // what a panic leaves
+	through := false
+	defer func() {
+		if !through {
+			r.abandon(all)
+		}
+		r.release(f)
+	}()
+	f = r.run(all)
 	r.note(all)
+	through = true
 	if f == nil && r.split {
 		f = r.join(all)
 	}
 	if f == nil && !r.split {
 		r.complete()
 	}
-	r.release(f)
 	return f
+}
+
+// abandon ends what a panic left at work, so that nothing of it is held for ever.
+func (r *round) abandon(all []*attempt) {
+	for _, a := range all {
+		a.decode.drop()
+		if a.prefill == nil {
+			a.ahead.drop()
+		}
+		a.ahead.end(errOver) // its own goroutine leaves it
+		a.hear()
+		a.waiting.end()
+	}
+	r.x.pending = true // engines may still be told to stop
 }
 
 // verdict is what the header says when an answer begins.
@@ -130,11 +153,22 @@ func (r *round) run(all []*attempt) *failure {
 	fails := make([]*failure, len(all))
 	var next atomic.Int64
 	var crew sync.WaitGroup
+	var panicked atomic.Value
 	for range max(1, min(r.target.Parallel, r.x.g.bounds.Sequences, len(all))) {
 		crew.Go(func() {
+			defer func() {
+				if p := recover(); p != nil { // it is the handler's, and must not end the others' requests
+					panicked.Store(fmt.Sprint(p))
+					r.cancel(errSibling)
+				}
+			}()
 			for {
 				i := int(next.Add(1)) - 1
-				if i >= len(all) || r.ctx.Err() != nil {
+				if i >= len(all) {
+					return
+				}
+				if r.ctx.Err() != nil {
+					fails[i] = r.unrun()
 					return
 				}
 				if fails[i] = all[i].run(); fails[i] != nil {
@@ -144,7 +178,18 @@ func (r *round) run(all []*attempt) *failure {
 		})
 	}
 	crew.Wait()
+	if p := panicked.Load(); p != nil {
+		panic(p)
+	}
 	return told(fails)
+}
+
+// unrun is the failure of a sequence that was not begun, for the round was over.
+func (r *round) unrun() *failure {
+	if f := r.x.overtaken(); f != nil {
+		return f
+	}
+	return &failure{err: fault.New(fault.Internal), echo: true} // another sequence failed
 }
 
 // told picks the failure of several to tell: one that only came because another did tells
