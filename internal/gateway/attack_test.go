@@ -278,7 +278,7 @@ func TestAnswersCount(t *testing.T) {
 // TestDroppedHandleCounts holds that a handle which was dropped unread counts until its own
 // lease is over, beside the one that was asked for in its place (G-11, G-14).
 func TestDroppedHandleCounts(t *testing.T) {
-	for limit, want := range map[int64]int{64: 429, 128: 200} { // of one prompt, of two
+	for limit, want := range map[int64]int{45: 429, 128: 200} { // of one prompt, of two
 		r := inTurn(t, func(c *Config) { c.Tenants[0].Uncollected = limit })
 		slow := true
 		r.prefill.set(func(w http.ResponseWriter, req *http.Request, c call) {

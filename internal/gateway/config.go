@@ -158,7 +158,8 @@ type Tenant struct {
 	// process ends; 0 means no limit.
 	Budget int64
 	// Uncollected is how many prompt tokens the tenant's prefills may hold at an engine
-	// that keeps them for a lease, until decode has fetched them (G-14); 0 means 65,536.
+	// that keeps them for a lease, until decode has fetched them (G-14); 0 means 65,536. A
+	// longer prompt is answered while no other one is held.
 	Uncollected int64
 	// Priority is the tenant's class, as the engines take it. A client may lower its own
 	// requests' below it, never raise it. Unknown means that no engine is told any.

@@ -549,7 +549,7 @@ func TestLease(t *testing.T) {
 // TestUncollected holds the budget of prompts that prefill keeps for decode (G-14): it
 // comes back with decode's first token, or else when the lease is over.
 func TestUncollected(t *testing.T) {
-	r := inTurn(t, func(c *Config) { c.Tenants[0].Uncollected = 60 })
+	r := inTurn(t, func(c *Config) { c.Tenants[0].Uncollected = 45 })
 	held := func() int64 { return r.g.door.byID["tenant-a"].uncollected.Held() }
 	if a := r.chat(""); a.status != 200 || held() != 0 {
 		t.Fatalf("%d %s, %d held", a.status, a.body, held())
@@ -580,6 +580,40 @@ func TestUncollected(t *testing.T) {
 	r.refused(r.chat(""), 400, "bad_input")
 	if held() != 0 {
 		t.Errorf("%d are held for a refused prompt", held())
+	}
+}
+
+// TestLongPromptIsCollected holds that what counts of a prompt is its tokens and not its
+// bytes, and that one of more than the whole budget has its turn once nothing else is held.
+func TestLongPromptIsCollected(t *testing.T) {
+	long := `{"model":"recall","messages":[{"role":"user","content":"` + strings.Repeat("hello ", 40) + `"}]` // 240 bytes, or 60 tokens
+	for _, tc := range []struct {
+		name    string
+		limit   int64
+		members string
+		held    int64 // by another prompt
+		status  int
+	}{
+		{"more bytes than the budget has tokens", 100, "", 0, 200},
+		{"beside another", 100, "", 40, 200},
+		{"too much with another", 100, "", 41, 429},
+		{"more tokens than the budget", 30, "", 0, 200},
+		{"more than the budget, and something is held", 30, "", 1, 429},
+		{"two that do not fit together", 100, `,"n":2,"temperature":1`, 0, 200},
+	} {
+		for mode, members := range modes() {
+			t.Run(tc.name+"/"+mode, func(t *testing.T) {
+				r := inTurn(t, func(c *Config) {
+					c.Tenants[0].Uncollected, c.Models[0].Sizes.BytesPerToken = tc.limit, 8
+				})
+				budget := r.g.door.byID["tenant-a"].uncollected
+				budget.Take(tc.held)
+				a := r.send(r.request("POST", chatPath, long+tc.members+members+"}"))
+				if r.event(); a.status != tc.status || budget.Held() != tc.held {
+					t.Errorf("%d %s, %d are held", a.status, a.body, budget.Held())
+				}
+			})
+		}
 	}
 }
 

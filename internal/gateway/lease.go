@@ -29,6 +29,9 @@ func (a *attempt) inTurn() *failure {
 		s := a.runPrefill(a.call(upstream.PrefillRole, a.prefillID, nil))
 		a.heard = &s
 		a.waiting.until = x.g.clock.Now().Add(of) // prefill counts from its answer
+		if n := s.reply.Prompt; s.fail == nil && n.Known {
+			a.waiting.hold(min(n.N, max(a.waiting.n, x.ask.Tokens.High)))
+		}
 		if s.fail != nil {
 			if s.fail.ended {
 				a.waiting.collected() // it refused: nothing is held there
@@ -108,18 +111,44 @@ type uncollected struct {
 	until time.Time
 }
 
+// prompt is how many tokens prefill will hold of each sequence, as far as that is known
+// before it has counted them: exactly, or else the usual number within the bounds. A prompt
+// of more than the whole budget takes all of it: it must wait, but not for ever.
+func (x *exchange) prompt() int64 {
+	r := x.ask.Tokens
+	n, exact := r.Exact.Value()
+	if !exact {
+		n = r.High
+		if e := x.ask.Estimate; e > 0 {
+			n = min(max(e, r.Low), r.High)
+		}
+	}
+	return min(n, x.tenant.uncollected.Limit())
+}
+
+// abreast is how many sequences the budget lets run at the same time.
+func (x *exchange) abreast() int {
+	if !x.model.traits.Leased {
+		return x.g.bounds.Sequences
+	}
+	return int(min(int64(x.g.bounds.Sequences), x.tenant.uncollected.Limit()/max(1, x.prompt())))
+}
+
 // reserve takes the prompt's tokens from the tenant's budget.
 func (a *attempt) reserve() *failure {
-	t := a.x.tenant
-	n := a.x.ask.Tokens.High
-	if exact, known := a.x.ask.Tokens.Exact.Value(); known {
-		n = exact
-	}
+	t, n := a.x.tenant, a.x.prompt()
 	if !t.uncollected.Take(n) {
 		return &failure{err: fault.New(fault.Uncollected, fault.Int(t.uncollected.Limit())), ended: true}
 	}
 	a.waiting = &uncollected{g: a.x.g, budget: t.uncollected, n: n}
 	return nil
+}
+
+// hold corrects what was taken to what prefill says that it holds, even over the budget:
+// the next prompt finds the less room.
+func (u *uncollected) hold(n int64) {
+	u.budget.Give(u.n - n)
+	u.n = n
 }
 
 // collected gives the tokens back: prefill holds nothing any more.

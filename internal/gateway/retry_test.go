@@ -110,7 +110,7 @@ func TestLeaseOverRefused(t *testing.T) {
 		{"the time to the first byte is one", func(c *Config) { c.Bounds.FirstByte = 45 * time.Second }, false, 504, "deadline", 2, 2, false},
 		// Of the first attempt's prompt prefill lets go a lease after its answer, which came
 		// when 10 s of the lease were over.
-		{"room for one prompt", func(c *Config) { c.Tenants[0].Uncollected = 64 }, false, 502, "lease_over", 1, 1, true},
+		{"room for one prompt", func(c *Config) { c.Tenants[0].Uncollected = 45 }, false, 502, "lease_over", 1, 1, true},
 		{"room for two", func(c *Config) { c.Tenants[0].Uncollected = 128 }, false, 502, "lease_over", 2, 2, false},
 	} {
 		for mode, members := range modes() {

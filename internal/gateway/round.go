@@ -154,7 +154,7 @@ func (r *round) run(all []*attempt) *failure {
 	var next atomic.Int64
 	var crew sync.WaitGroup
 	var panicked atomic.Value
-	for range max(1, min(r.target.Parallel, r.x.g.bounds.Sequences, len(all))) {
+	for range max(1, min(r.target.Parallel, r.x.abreast(), len(all))) {
 		crew.Go(func() {
 			defer func() {
 				if p := recover(); p != nil { // it is the handler's, and must not end the others' requests
