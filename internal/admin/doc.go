@@ -53,27 +53,29 @@ type ModelState struct {
 
 // NodeState is one engine in it. Tokens are of one request, except those in flight.
 type NodeState struct {
-	Model    string   `json:"model"`
-	Node     string   `json:"node"`
-	Role     string   `json:"role"`
-	State    string   `json:"state"` // what the operator wants of it
-	Ready    bool     `json:"ready"`
-	Why      string   `json:"why"`    // what keeps it from taking requests
-	Hint     string   `json:"hint"`   // what to look at then
-	Misfit   string   `json:"misfit"` // why it works with none of its partners
-	Age      *float64 `json:"look_age_seconds"`
-	Breaker  string   `json:"breaker"`
-	Misses   int      `json:"probe_misses"`
-	Weight   float64  `json:"weight"` // slow start included
-	Tokens   int64    `json:"tokens_in_flight"`
-	Requests int64    `json:"requests_in_flight"`
-	Pool     *int64   `json:"pool_tokens"`
-	Window   *int64   `json:"window_tokens"`
-	Prompt   *int64   `json:"prompt_tokens"` // the longest prompt
-	Version  string   `json:"version"`       // as the engine tells it
-	Findings []string `json:"findings"`      // faults of its set-up
-	Router   string   `json:"router"`        // the kind of router that answers in its place
-	Alarms   []Alarm  `json:"alarms"`
+	Model  string `json:"model"`
+	Node   string `json:"node"`
+	Role   string `json:"role"`
+	State  string `json:"state"` // what the operator wants of it
+	Ready  bool   `json:"ready"`
+	Why    string `json:"why"`    // what keeps it from taking requests
+	Hint   string `json:"hint"`   // what to look at then
+	Misfit string `json:"misfit"` // why it works with none of its partners
+	// SourceFailed says that its source, such as a name in DNS, gives no usable list now.
+	SourceFailed bool     `json:"source_failed"`
+	Age          *float64 `json:"look_age_seconds"`
+	Breaker      string   `json:"breaker"`
+	Misses       int      `json:"probe_misses"`
+	Weight       float64  `json:"weight"` // slow start included
+	Tokens       int64    `json:"tokens_in_flight"`
+	Requests     int64    `json:"requests_in_flight"`
+	Pool         *int64   `json:"pool_tokens"`
+	Window       *int64   `json:"window_tokens"`
+	Prompt       *int64   `json:"prompt_tokens"` // the longest prompt
+	Version      string   `json:"version"`       // as the engine tells it
+	Findings     []string `json:"findings"`      // faults of its set-up
+	Router       string   `json:"router"`        // the kind of router that answers in its place
+	Alarms       []Alarm  `json:"alarms"`
 }
 
 // Alarm is something that an engine itself counts of what went wrong, such as expired

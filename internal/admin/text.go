@@ -265,6 +265,9 @@ func NodesText(w io.Writer, models []ModelState, nodes []NodeState) error {
 		if n.Hint != "" {
 			remarks = append(remarks, []string{n.Node, n.Hint})
 		}
+		if n.SourceFailed {
+			remarks = append(remarks, []string{n.Node, "its source gives no usable list at the moment"})
+		}
 		for _, f := range n.Findings {
 			remarks = append(remarks, []string{n.Node, f})
 		}

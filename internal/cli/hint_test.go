@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"bulkhead.dev/bulkhead/internal/admin"
 	"bulkhead.dev/bulkhead/internal/fleet"
 	"bulkhead.dev/bulkhead/internal/gateway"
 	"bulkhead.dev/bulkhead/internal/upstream"
@@ -35,6 +36,25 @@ func TestHints(t *testing.T) {
 		}
 		if got := misfit(c.node); got != c.misfit {
 			t.Errorf("misfit: %q, want %q", got, c.misfit)
+		}
+	}
+}
+
+// TestNodeStates: what is wrong with a pair and with a source is shown, not only what an
+// engine tells of itself.
+func TestNodeStates(t *testing.T) {
+	pair := fleet.NodeStatus{Name: "pair", Info: upstream.Info{Findings: []string{"own"}}, Findings: []string{"own", "of the pair"}}
+	nodes := nodeStates([]fleet.NodeStatus{pair, {Name: "lost", SourceFailed: true}}, time.Unix(1, 0))
+	if got := nodes[0]; strings.Join(got.Findings, ", ") != "own, of the pair" || got.SourceFailed || !nodes[1].SourceFailed {
+		t.Errorf("%+v", nodes)
+	}
+	var text bytes.Buffer
+	if err := admin.NodesText(&text, nil, nodes); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"of the pair", "its source gives no usable list"} {
+		if strings.Count(text.String(), want) != 1 {
+			t.Errorf("%q stands not once in\n%s", want, &text)
 		}
 	}
 }

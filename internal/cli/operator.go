@@ -111,9 +111,9 @@ func nodeStates(nodes []fleet.NodeStatus, now time.Time) []admin.NodeState {
 		}
 		all = append(all, admin.NodeState{
 			Model: n.Model, Node: n.Name, Role: string(n.Role), State: n.State.String(), Ready: n.Ready, Why: why(n),
-			Hint: hint(n), Misfit: misfit(n), Age: ageOf(n.Seen, now), Breaker: n.Breaker, Misses: n.Misses, Weight: n.Weight,
+			Hint: hint(n), Misfit: misfit(n), SourceFailed: n.SourceFailed, Age: ageOf(n.Seen, now), Breaker: n.Breaker, Misses: n.Misses, Weight: n.Weight,
 			Tokens: n.Tokens, Requests: n.Requests, Pool: pointer(n.Pool), Window: counted(n.Info.Window), Prompt: counted(n.Info.MaxInput),
-			Version: n.Info.Version, Findings: append([]string{}, n.Info.Findings...), Router: n.Info.Router, Alarms: alarms,
+			Version: n.Info.Version, Findings: append([]string{}, n.Findings...), Router: n.Info.Router, Alarms: alarms,
 		})
 	}
 	return all
