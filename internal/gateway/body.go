@@ -60,7 +60,7 @@ func clientID(h http.Header) string {
 			return ""
 		}
 	}
-	return id
+	return strings.Clone(id) // it is remembered, and must not keep the whole header
 }
 
 // checkForm refuses a body by its headers.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"bulkhead.dev/bulkhead/internal/fault"
 	"bulkhead.dev/bulkhead/internal/record"
@@ -164,6 +165,16 @@ const (
 
 func (r *rig) head(length string) string {
 	return "POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nAuthorization: Bearer " + r.key + "\r\n" + length + "\r\n\r\n"
+}
+
+// TestClientIDIsACopy holds that what is remembered of a client's id is not a part of a
+// header of up to 64 KiB, which no byte budget counts (G-14).
+func TestClientIDIsACopy(t *testing.T) {
+	long := strings.Repeat("l", maxHeader)
+	id := clientID(http.Header{"X-Request-Id": {long}})
+	if id != long[:maxClientID] || unsafe.StringData(id) == unsafe.StringData(long) {
+		t.Errorf("%d bytes of the header itself are kept", len(id))
+	}
 }
 
 func TestBodyLimits(t *testing.T) {
