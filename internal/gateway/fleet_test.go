@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -64,6 +65,21 @@ func TestReadiness(t *testing.T) {
 				t.Error("not ready again")
 			}
 		})
+	}
+}
+
+// TestReadinessIsCheap holds that whoever has no key, and asks whether the gateway is ready,
+// does not make it put its whole state together.
+func TestReadinessIsCheap(t *testing.T) {
+	cost := func(r *rig) float64 {
+		return testing.AllocsPerRun(50, func() { r.g.readiness(httptest.NewRecorder(), "req-0") })
+	}
+	two, _, _ := twoPairs(t, nil)
+	if one, more := cost(newRig(t, nil)), cost(two); one != more {
+		t.Errorf("%v allocations with one pair, %v with two", one, more)
+	}
+	if n := len(two.g.Status().Nodes); n != 4 {
+		t.Errorf("%d nodes", n)
 	}
 }
 

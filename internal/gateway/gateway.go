@@ -241,11 +241,13 @@ func writeBody(w http.ResponseWriter, status int, b []byte) {
 
 // readiness says whether any model has an engine that can serve.
 func (g *Gateway) readiness(w http.ResponseWriter, id string) {
-	if !g.Status().Ready {
-		writeFault(w, fault.New(fault.NoPairReady).WithID(id))
-		return
+	for _, m := range g.models {
+		if m.group.Ready() {
+			writeJSON(w, http.StatusOK, map[string]bool{"ready": true})
+			return
+		}
 	}
-	writeJSON(w, http.StatusOK, map[string]bool{"ready": true})
+	writeFault(w, fault.New(fault.NoPairReady).WithID(id))
 }
 
 // card is one line of /v1/models.
