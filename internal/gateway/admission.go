@@ -51,7 +51,8 @@ func (x *exchange) acquire(not *fleet.Target) (*fleet.Target, admit.Decision, *f
 	return t, d, nil
 }
 
-// shadowed says whether a refusal is to be counted and let pass (G-10).
+// shadowed says whether a refusal is to be let pass, and counts it: a request once, however
+// many attempts it has (G-10).
 func (x *exchange) shadowed(d admit.Decision) bool {
 	switch d.Outcome {
 	case admit.RefuseWindow, admit.RefusePrefill, admit.RefuseDecode:
@@ -59,7 +60,8 @@ func (x *exchange) shadowed(d admit.Decision) bool {
 		return false
 	}
 	state := x.g.mode(Admission)
-	if state == Shadow {
+	if state == Shadow && !x.overlong {
+		x.overlong = true
 		x.event.Shadowed = append(x.event.Shadowed, string(Admission))
 		x.g.shadows.Count([]string{string(Admission)}, x.tenant.ID, x.model.Name)
 	}

@@ -40,7 +40,9 @@ type exchange struct {
 	charge charge
 	seated bool
 	read   bool // the body was read to its end
-	out    outlet
+	// overlong says that admission in shadow has counted the request.
+	overlong bool
+	out      outlet
 	// latest is the round under way, or the last one; pending says that aborts are under
 	// way, and the seat is kept until they are through.
 	latest  *round

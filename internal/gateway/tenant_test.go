@@ -379,6 +379,28 @@ func TestAdmissionInShadow(t *testing.T) {
 	}
 }
 
+// TestAdmissionInShadowOnce: a request with a second attempt is one request.
+func TestAdmissionInShadowOnce(t *testing.T) {
+	long := `{"model":"recall","max_tokens":700,"messages":[{"role":"user","content":"` + strings.Repeat("x", 2000) + `"}]}`
+	r := newBare(t, upstream.VLLM)
+	second := newScripted(r, "plain")
+	second.set(honestDecode)
+	r.start(func(c *Config) {
+		c.Modes = map[Control]Mode{Admission: {State: Shadow, Until: r.clock.Now().Add(time.Hour)}}
+		other := r.source(second, "plain-1")
+		other.Weight = 1e-9
+		c.Models[0].Engines.Plain = append(c.Models[0].Engines.Plain, other)
+	})
+	r.decode.srv.Close() // nobody has noticed yet
+	if a := r.send(r.request("POST", chatPath, long)); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	e := r.event()
+	if s := r.g.Shadow(); e.Attempts != 2 || len(e.Shadowed) != 1 || len(s) != 1 || s[0].Count != 1 {
+		t.Errorf("%+v, event %+v", s, e)
+	}
+}
+
 // stance finds one rule's stance.
 func (r *rig) stance(rule string) Stance {
 	r.t.Helper()
