@@ -24,9 +24,11 @@ func (x *exchange) acquire(not *fleet.Target) (*fleet.Target, admit.Decision, *f
 	ask.Not = not
 	t, d, err := x.model.group.Acquire(x.ctx, ask)
 	if err == nil && t == nil && d.Outcome == admit.NeedCount {
+		x.out.pause() // a prompt that is too long has its status, however slow the count is
 		if fail := x.count(); fail != nil {
 			return nil, d, fail
 		}
+		x.out.resume()
 		ask.Tokens = x.ask.Tokens
 		t, d, err = x.model.group.Acquire(x.ctx, ask)
 	}

@@ -12,8 +12,9 @@ import (
 const minCommit = time.Second
 
 // commitLater lets the header of a stream leave before the verdict, if the verdict takes
-// longer than the model's hold.commit_after, counted from admission (G-3). What leaves is
-// status 200 and comments, which are no part of an answer: an engine that goes away may
+// longer than the model's hold.commit_after, counted from admission (G-3). The time of a
+// count does not count, so that a prompt that is too long has its status (G-2). What leaves
+// is status 200 and comments, which are no part of an answer: an engine that goes away may
 // still be replaced (G-6), and no answer leaves before its verdict. A whole answer has no
 // place for comments and is never committed early.
 func (o *outlet) commitLater() {
@@ -27,11 +28,38 @@ func (o *outlet) commitLater() {
 	o.keep = x.g.clock.AfterFunc(every, func() { o.comment(every) })
 }
 
+// pause keeps the header from leaving until resume, behind which its time counts anew. If it
+// has left, nothing changes.
+func (o *outlet) pause() {
+	if o.keep == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.committed == 0 {
+		o.paused = true
+		o.keep.Stop()
+	}
+}
+
+// resume ends a pause.
+func (o *outlet) resume() {
+	if o.keep == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.paused {
+		o.paused = false
+		o.keep.Reset(o.x.model.Hold.CommitAfter)
+	}
+}
+
 // comment sends a comment, the first time behind the header, and sees to the next one.
 func (o *outlet) comment(every time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.sent || o.hushed {
+	if o.sent || o.hushed || o.paused {
 		return
 	}
 	x := o.x

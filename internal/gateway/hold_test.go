@@ -102,6 +102,40 @@ func TestCommitAfter(t *testing.T) {
 	}
 }
 
+// slowCounter counts so many tokens, and takes its time.
+type slowCounter struct {
+	clock *testClock
+	n     int
+}
+
+func (c slowCounter) Count(context.Context, string, []byte) (int, error) {
+	c.clock.advance(15 * time.Second)
+	return c.n, nil
+}
+
+// TestCountBeforeCommit holds that the time counts from admission: a prompt that a slow
+// count finds too long is a 400 for a stream too (G-2).
+func TestCountBeforeCommit(t *testing.T) {
+	slowly := func(n int) *rig {
+		r := newBare(t, upstream.VLLM)
+		r.start(func(c *Config) {
+			commits(c)
+			c.Models[0].Counter, c.Models[0].Sizes = slowCounter{r.clock, n}, Sizes{BytesPerToken: 100, PerRequest: 2000}
+		})
+		return r
+	}
+	r := slowly(5000)
+	r.refused(r.chat(`,"stream":true`), 400, "context_length_exceeded")
+	r = slowly(promptTokens)
+	o := r.open(`,"stream":true`, honestDecode)
+	r.clock.advance(10 * time.Second)
+	<-o.began
+	a := o.end()
+	if e := r.event(); a.status != 200 || e.Verdict != Served || e.Committed != 25*time.Second {
+		t.Errorf("%d %s, event %+v", a.status, a.body, e)
+	}
+}
+
 // TestRefusedAfterCommit is every way in which a request may fail before its verdict, on a
 // stream that has begun: an error event, no end mark and a connection that is cut. Without
 // the setting the same is a status; so it is for an answer in one piece with it.
