@@ -144,6 +144,14 @@ func (p *posture) routed() bool {
 	return slices.ContainsFunc(p.nodes, func(n fleet.NodeStatus) bool { return n.Info.Router != "" })
 }
 
+// unseen says whether some node never answered a look, so that it may be a router.
+func (p *posture) unseen() bool {
+	return len(p.nodes) == 0 || slices.ContainsFunc(p.nodes, func(n fleet.NodeStatus) bool { return n.Seen.IsZero() })
+}
+
+// unseenYet is the reason of what depends on that.
+const unseenYet = "An engine has not answered yet, so that it may be a router."
+
 func (p *posture) stances() []Stance {
 	t := p.m.traits
 	p.control("G-1", AllowList, Enforced, "Only listed and granted fields reach the engine.")
@@ -179,9 +187,12 @@ func (p *posture) stances() []Stance {
 	}
 	p.add("G-13", Enforced, "The model is one of the tenant's; URLs pass by host.")
 	p.add("G-14", Enforced, "Bytes, requests, rates and prefills have budgets.")
-	if p.routed() {
+	switch {
+	case p.routed():
 		p.add("G-15", Unproven, "A router answers in place of an engine: what it does between cannot be seen.")
-	} else {
+	case p.unseen():
+		p.add("G-15", Unproven, unseenYet)
+	default:
 		p.add("G-15", Enforced, "No router was seen upstream.")
 	}
 	return p.all
@@ -205,6 +216,8 @@ func (p *posture) agreement() (StanceState, string) {
 		return NotApplicable, "There is one leg, and nothing to compare it with."
 	case p.routed():
 		return Unproven, "A router answers in place of an engine, so that its legs cannot be compared."
+	case p.unseen():
+		return Unproven, unseenYet
 	case p.m.traits.Counting == upstream.AtEnd:
 		return Enforced, "Late agreement: counts are compared at the end of an answer."
 	}
@@ -218,6 +231,8 @@ func (p *posture) domains() (StanceState, string) {
 		return Enforced, "The domain is part of every key of the prefix cache."
 	case p.routed():
 		return Unproven, "A router answers in place of an engine and may keep a cache of its own."
+	case p.unseen():
+		return Unproven, unseenYet
 	case p.m.traits.Salted:
 		return Enforced, "Each domain has its own salt."
 	case p.m.Dialect == upstream.LlamaCPP:
