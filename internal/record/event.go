@@ -90,7 +90,7 @@ func (s Source) String() string {
 }
 
 // Oddities is a set of things that are not as they should be and do not make an answer
-// void.
+// void. LeaseOver alone is of an attempt that was, and that another may have made good.
 type Oddities uint16
 
 const (

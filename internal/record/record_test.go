@@ -2,11 +2,29 @@ package record
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
 	"bulkhead.dev/bulkhead/internal/fault"
 )
+
+// TestOdditiesAreExplained: an operator finds every name in the page of the shape.
+func TestOdditiesAreExplained(t *testing.T) {
+	page, err := os.ReadFile("../../docs/schema/explain.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Split(Oddities(1<<16-1).String(), ", ")
+	if len(all) != 9 {
+		t.Errorf("%d oddities", len(all))
+	}
+	for _, name := range all {
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("the page does not tell of %s", name)
+		}
+	}
+}
 
 // TestRing: the oldest go first, whatever the size becomes.
 func TestRing(t *testing.T) {

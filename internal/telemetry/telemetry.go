@@ -78,7 +78,7 @@ func New(role string, log *slog.Logger) *Set {
 		byTenant:   counter("tenant_requests_total", "Requests that ended, by tenant, model and verdict.", "tenant", "model", "verdict"),
 		tokensOf:   counter("tenant_tokens_total", "Tokens of requests, by tenant, model and direction: prompt or output.", "tenant", "model", "direction"),
 		shadowed:   counter("shadowed_total", "Fields that passed only because a control is in shadow."),
-		odd:        counter("oddities_total", "Requests of which something was not as it should be, and no reason to withhold the answer."),
+		odd:        counter("oddities_total", "Requests of which something was not as it should be, answered or not."),
 		failed:     counter("export_failures_total", "Exports of metrics that a collector did not take."),
 		first:      histogram("first_byte_seconds", "Seconds from a request to the first byte of its answer.", times, "path"),
 		whole:      histogram("request_seconds", "Seconds from a request to the end of its answer.", times, "path"),
