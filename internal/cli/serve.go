@@ -71,6 +71,7 @@ func serve(ctx context.Context, sys System, load func(gateway.Events) (*site, er
 		sys: sys, load: load, out: out, since: time.Now(),
 		tel: telemetry.New("gateway", slog.New(slog.NewTextHandler(lines, nil))),
 	}
+	s.tel.Log(lines)
 	return s.run(ctx, reloads)
 }
 

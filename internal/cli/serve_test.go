@@ -410,6 +410,7 @@ func (h *hosts) watched() {
 		}
 	}
 	if _, body := h.get("/metrics"); !strings.Contains(body, `bulkhead_events_total{kind="reload_refused",role="gateway"} 4`) ||
+		!strings.Contains(body, `bulkhead_log_lines_lost_total{role="gateway"} 0`) ||
 		!strings.Contains(body, `kind="reloaded",role="gateway"} 1`) || !strings.Contains(body, `bulkhead_model_ready{model="recall"} 1`) {
 		h.t.Errorf("reloads and pairs are not counted: %.4000s", body)
 	}

@@ -53,6 +53,7 @@ func runWorker(ctx context.Context, sys System, args []string) error {
 	if err != nil {
 		return err
 	}
+	tel.Log(out)
 	gauges(tel, w)
 	if c.OpenDialect {
 		borrowed(tel, w, c)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Async is a writer that never makes its caller wait: a worker's owner loop logs
@@ -60,6 +62,14 @@ func (a *Async) Write(p []byte) (int, error) {
 
 // Lost is how many lines were dropped.
 func (a *Async) Lost() int64 { return a.lost.Load() }
+
+// Log registers how many lines of the log that goes through a were dropped.
+func (s *Set) Log(a *Async) {
+	s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Namespace: "bulkhead", Name: "log_lines_lost_total", Help: "Lines of the log that were dropped, for nobody read them in time.",
+		ConstLabels: prometheus.Labels{"role": s.role},
+	}, func() float64 { return float64(a.Lost()) }))
+}
 
 // Close waits until the lines that were taken are written, but no longer than
 // wait: nobody may read them. What is written afterwards is lost.

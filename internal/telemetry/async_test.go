@@ -3,6 +3,8 @@ package telemetry
 import (
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,6 +25,13 @@ func TestAsync(t *testing.T) {
 		}
 		if a.Lost() != 99 {
 			t.Errorf("%d lines lost, want 99", a.Lost())
+		}
+		s := New("gateway", slog.New(slog.DiscardHandler))
+		s.Log(a)
+		rec := httptest.NewRecorder()
+		s.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+		if want := `bulkhead_log_lines_lost_total{role="gateway"} 99`; !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("%s is not in\n%s", want, rec.Body)
 		}
 		a.Close(time.Second) // nobody reads
 		read := make(chan string)

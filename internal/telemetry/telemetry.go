@@ -24,6 +24,7 @@ import (
 
 // Set is one process's metrics and log.
 type Set struct {
+	role     string
 	log      *slog.Logger
 	registry *prometheus.Registry
 
@@ -65,7 +66,7 @@ func New(role string, log *slog.Logger) *Set {
 	}
 	times := prometheus.ExponentialBuckets(0.001, 2, 18)
 	s := &Set{
-		log: log, registry: prometheus.NewRegistry(), tenants: tenants{seen: map[[2]string]bool{}},
+		role: role, log: log, registry: prometheus.NewRegistry(), tenants: tenants{seen: map[[2]string]bool{}},
 		events:     counter("events_total", "Events by kind.", "kind"),
 		attempts:   counter("attempts_total", "Attempts that ended, by code.", "code"),
 		requests:   counter("requests_total", "Requests that ended, by path, status and verdict.", "path", "status", "verdict"),
