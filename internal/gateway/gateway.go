@@ -211,7 +211,9 @@ func writeFault(w http.ResponseWriter, e *fault.Error) {
 	h := w.Header()
 	switch e.Code {
 	case fault.TooManyRequests, fault.TenantBytes, fault.TooManyCounts, fault.QueueFull, fault.Uncollected:
-		h.Set("Retry-After", "1") // the tenant's own budget; of the gateway's it says nothing (G-8)
+		// The tenant's own budget; of the gateway's it says nothing (G-8). When another request
+		// of the tenant's ends is not known.
+		h.Set("Retry-After", "1")
 	case fault.MissingKey, fault.InvalidKey, fault.ExpiredKey:
 		h.Set("WWW-Authenticate", "Bearer")
 	}
