@@ -92,9 +92,9 @@ func (a *attempt) collected() *failure {
 
 // expired is the failure of an attempt whose lease ran out before decode's first token.
 // Nothing of it has left, what decode says is void, and its leg ends, so that a new attempt
-// may do better (G-6). That has all that is its own: another handle, of a prefill that
-// mostly is a prefix hit, and another salt for decode, in whose cache a void answer leaves
-// what is not this prompt's (G-7).
+// may do better (G-6). That has all that is its own: another handle, of another prefill if
+// there is one, and another salt for decode, in whose cache a void answer leaves what is
+// not this prompt's (G-7).
 func (a *attempt) expired() *failure {
 	a.odd |= record.LeaseOver
 	return &failure{err: fault.New(fault.LeaseOver), retry: true, outcome: fleet.Failed}
