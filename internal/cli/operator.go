@@ -210,8 +210,8 @@ func (s *server) shadow() admin.Shadow {
 	r := admin.Shadow{Schema: admin.ShadowSchema, Since: s.since.UTC(), Counts: []admin.ShadowCount{}}
 	grants := map[string][]string{}
 	for _, c := range s.front.Shadow() {
-		r.Counts = append(r.Counts, admin.ShadowCount{Field: c.Field, Tenant: c.Tenant, Model: c.Model, Count: c.Count, Grantable: c.Grant != ""})
-		if c.Grant != "" && !slices.Contains(grants[c.Tenant], c.Field) {
+		r.Counts = append(r.Counts, admin.ShadowCount{Field: c.Field, Tenant: c.Tenant, Model: c.Model, Count: c.Count, Grantable: c.Grantable})
+		if c.Grantable && !slices.Contains(grants[c.Tenant], c.Field) {
 			grants[c.Tenant] = append(grants[c.Tenant], c.Field)
 		}
 	}

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"bulkhead.dev/bulkhead/internal/fleet"
@@ -51,12 +50,12 @@ func (g *Gateway) Status() Status {
 func (g *Gateway) Explain(id string) (Record, bool) { return g.records.Get(id) }
 
 // Shadow returns what passed only because a control is in shadow, the most frequent
-// first, each with the grant that would let it pass.
+// first.
 func (g *Gateway) Shadow() []ShadowCount {
 	all := g.shadows.All()
 	for i := range all {
 		if m := g.models[all[i].Model]; m != nil && upstream.Grantable(m.Dialect, all[i].Field) {
-			all[i].Grant = "tenants:\n  - id: " + strconv.Quote(all[i].Tenant) + "\n    grants: [" + all[i].Field + "]\n"
+			all[i].Grantable = true
 		}
 	}
 	return all

@@ -162,9 +162,9 @@ type ShadowCount struct {
 	// Field is the name of the field, or of the control.
 	Field, Tenant, Model string
 	Count                int64
-	// Grant is what to write into the configuration to let it pass when the control is
-	// enforced; empty if nothing does.
-	Grant string
+	// Grantable says that a grant in the configuration lets it pass when the control is
+	// enforced; else nothing does.
+	Grantable bool
 }
 
 // NewShadows makes counts of nothing.
@@ -193,7 +193,7 @@ func (s *Shadows) Count(fields []string, tenant, model string) {
 	}
 }
 
-// All returns the counts, the most frequent first, without grants.
+// All returns the counts, the most frequent first. None is Grantable: that is not known here.
 func (s *Shadows) All() []ShadowCount {
 	s.mu.Lock()
 	defer s.mu.Unlock()

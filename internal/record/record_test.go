@@ -124,7 +124,7 @@ func TestShadows(t *testing.T) {
 	s.Count([]string{"a", "b"}, "t", "m")
 	s.Count([]string{"b"}, "t", "m")
 	s.Count(nil, "t", "m")
-	if got := fmt.Sprint(s.All()); got != "[{b t m 2 } {a t m 1 }]" {
+	if got := fmt.Sprint(s.All()); got != "[{b t m 2 false} {a t m 1 false}]" {
 		t.Error(got)
 	}
 	for i := range 2 * maxShadows {
@@ -134,7 +134,7 @@ func TestShadows(t *testing.T) {
 		t.Errorf("%d kinds of one tenant", n)
 	}
 	s.Count([]string{"b"}, "another", "m")
-	if got := fmt.Sprint(s.All()); !strings.Contains(got, "{b another m 1 }") || !strings.Contains(got, "{(more) t  ") {
+	if got := fmt.Sprint(s.All()); !strings.Contains(got, "{b another m 1 false}") || !strings.Contains(got, "{(more) t  ") {
 		t.Error("one tenant hides what another uses")
 	}
 	for i := range 2 * maxShadows {
