@@ -67,11 +67,10 @@ type Ring struct {
 
 // slots are places for records, used in turn.
 type slots struct {
-	all  []Entry
-	next int // where the next one goes
+	size int
+	all  []Entry // of that size; nil until there is a record
+	next int     // where the next one goes
 }
-
-func newSlots(n int) slots { return slots{all: make([]Entry, n)} }
 
 // defaultRecords is how many records a ring holds unless told otherwise.
 const defaultRecords = 4096
@@ -81,14 +80,22 @@ func NewRing(n int) *Ring {
 	if n == 0 {
 		n = defaultRecords
 	}
-	return &Ring{served: newSlots(n), refused: newSlots((n + 3) / 4), at: make(map[string]*Entry, n)}
+	r := &Ring{}
+	r.clear(n)
+	return r
+}
+
+// clear makes the ring empty. It takes its memory with the first record: a configuration
+// that is checked only, or that goes on with an earlier one's ring, needs none.
+func (r *Ring) clear(n int) {
+	r.served, r.refused, r.at = slots{size: n}, slots{size: (n + 3) / 4}, map[string]*Entry{}
 }
 
 // Size is how many records of requests that reached an engine the ring holds at most.
 func (r *Ring) Size() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.served.all)
+	return r.served.size
 }
 
 // Resize makes the ring hold n records, and keeps the newest of what it has.
@@ -98,11 +105,11 @@ func (r *Ring) Resize(n int) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n == len(r.served.all) {
+	if n == r.served.size {
 		return
 	}
 	old := [...]slots{r.served, r.refused}
-	r.served, r.refused, r.at = newSlots(n), newSlots((n+3)/4), make(map[string]*Entry, n)
+	r.clear(n)
 	for _, s := range old {
 		for i := range s.all {
 			if rec := s.all[(s.next+i)%len(s.all)]; rec.ID != "" {
@@ -124,6 +131,9 @@ func (r *Ring) put(rec Entry) {
 	s := &r.served
 	if rec.Attempts == 0 {
 		s = &r.refused
+	}
+	if s.all == nil {
+		s.all = make([]Entry, s.size)
 	}
 	slot := &s.all[s.next]
 	if slot.ID != "" {

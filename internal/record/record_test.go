@@ -26,6 +26,19 @@ func TestOdditiesAreExplained(t *testing.T) {
 	}
 }
 
+// TestRingIsSmallUntilUsed: one that remembers nothing takes no memory to speak of.
+func TestRingIsSmallUntilUsed(t *testing.T) {
+	ring := NewRing(1 << 20)
+	if n := len(ring.served.all) + len(ring.refused.all); n != 0 || ring.Size() != 1<<20 {
+		t.Errorf("room for %d records, size %d", n, ring.Size())
+	}
+	ring.Resize(2)
+	ring.Add(Entry{Event: Event{ID: "1", Attempts: 1}})
+	if _, ok := ring.Get("1"); !ok || len(ring.served.all) != 2 || ring.Size() != 2 {
+		t.Errorf("room for %d records, size %d", len(ring.served.all), ring.Size())
+	}
+}
+
 // TestRing: the oldest go first, whatever the size becomes.
 func TestRing(t *testing.T) {
 	ring := NewRing(2)
