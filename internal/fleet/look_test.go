@@ -275,7 +275,7 @@ func TestHosted(t *testing.T) {
 		if d := r.refused(exact(901, 100)); d.Outcome != admit.RefuseWindow || d.Limit != 1000 {
 			t.Errorf("%+v", d)
 		}
-		if _, known := r.node("api").Pool.Value(); known || r.node("api").Basis != admit.WindowAlone || held[0].Limits.Basis != admit.WindowAlone {
+		if _, known := r.node("api").Pool.Value(); known || held[0].Limits.Basis != admit.WindowAlone {
 			t.Error("shown as if its pool were known")
 		}
 		for _, h := range held {

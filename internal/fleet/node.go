@@ -124,9 +124,6 @@ func (n *Node) Name() string { return n.name }
 // URL is scheme and host, for hosted engines with a path.
 func (n *Node) URL() string { return n.url }
 
-// Role is what the engine is for.
-func (n *Node) Role() upstream.Role { return n.role }
-
 // Bootstrap is where decode meets this prefill engine.
 func (n *Node) Bootstrap() (host string, port int) { return n.bootHost, n.source.BootstrapPort }
 

@@ -29,7 +29,6 @@ type NodeStatus struct {
 	Dialect                  upstream.Dialect
 	Role                     upstream.Role
 	State                    State
-	Share                    float64
 	// Ready says that it takes requests; Why is what keeps it from that, or NodeReady.
 	Ready bool
 	Why   Why
@@ -47,14 +46,10 @@ type NodeStatus struct {
 	Seen time.Time
 	// Info is what it said then. Its texts are the engine's own.
 	Info upstream.Info
-	// Findings are faults of the set-up, as sentences of ours; Router names the kind of
-	// router that answers in place of an engine (G-15).
+	// Findings are faults of the set-up, as sentences of ours.
 	Findings []string
-	Router   string
-	// Basis is on which limits requests are admitted; Pool is how many tokens the engine
-	// holds, unknown if it does not tell.
-	Basis admit.Basis
-	Pool  admit.Tokens
+	// Pool is how many tokens the engine holds, unknown if it does not tell.
+	Pool admit.Tokens
 	// Tokens are estimated to be in flight, in Requests.
 	Tokens, Requests int64
 }
@@ -87,7 +82,7 @@ func (g *Group) status() []NodeStatus {
 		if len(s.current) == 0 {
 			all = append(all, NodeStatus{
 				Model: g.name, Name: s.Name, Source: s.Name, Dialect: g.spec.Dialect, Role: s.role, State: s.State,
-				Share: s.Share, Why: Unresolved, SourceFailed: s.failed, Breaker: route.Closed.String(), Basis: g.basis(),
+				Why: Unresolved, SourceFailed: s.failed, Breaker: route.Closed.String(),
 			})
 		}
 	}
@@ -96,20 +91,13 @@ func (g *Group) status() []NodeStatus {
 		used := n.meter.pool.Used()
 		all = append(all, NodeStatus{
 			Model: g.name, Name: n.name, URL: n.url, Source: n.source.Name, Dialect: g.spec.Dialect, Role: n.role,
-			State: n.source.State, Share: n.source.Share, Ready: why == NodeReady, Why: why, Misfit: misfit,
+			State: n.source.State, Ready: why == NodeReady, Why: why, Misfit: misfit,
 			SourceFailed: n.source.failed, Misses: n.meter.misses, Breaker: n.meter.breaker.State(at, g.rule).String(),
-			Weight: n.weight(at), Seen: n.seen, Info: n.info, Findings: g.findings(n), Router: n.info.Router,
-			Basis: g.basis(), Pool: tokens(n.info.Pool), Tokens: used.Tokens, Requests: used.Requests,
+			Weight: n.weight(at), Seen: n.seen, Info: n.info, Findings: g.findings(n),
+			Pool: tokens(n.info.Pool), Tokens: used.Tokens, Requests: used.Requests,
 		})
 	}
 	return all
-}
-
-func (g *Group) basis() admit.Basis {
-	if g.spec.Dialect.Traits().Hosted {
-		return admit.WindowAlone
-	}
-	return admit.Pools
 }
 
 // maxFindings is how many findings of one engine are shown.

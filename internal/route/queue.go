@@ -255,12 +255,3 @@ func (q *Queue[T]) Due() *Item[T] {
 	}
 	return due
 }
-
-// Each calls f for every item that waits, flow by flow.
-func (q *Queue[T]) Each(f func(*Item[T])) {
-	for _, flow := range q.flows {
-		for _, i := range flow.items {
-			f(i)
-		}
-	}
-}
