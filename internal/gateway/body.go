@@ -122,13 +122,17 @@ const firstChunk = 64 << 10
 // readBody reads a whole body. Every byte is taken from the budgets before it is read,
 // and the body must keep up its least rate (G-14).
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, l *lease) ([]byte, *fault.Error) {
-	tooLarge := func() *fault.Error { return fault.New(fault.BodyTooLarge, fault.Int(g.bounds.Body)) }
+	most := g.bounds.Body
+	if l.tenant != nil {
+		most = min(most, l.tenant.Limit()/copies-1) // waiting makes no room for a longer one, and one byte more shows the end
+	}
+	tooLarge := func() *fault.Error { return fault.New(fault.BodyTooLarge, fault.Int(most)) }
 	size := r.ContentLength
-	if size > g.bounds.Body {
+	if size > most {
 		return nil, tooLarge()
 	}
 	if size < 0 {
-		size = min(firstChunk, g.bounds.Body)
+		size = min(firstChunk, most)
 	}
 	if fail := l.take(copies * size); fail != nil {
 		return nil, fail
@@ -140,10 +144,10 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, l *lease) ([]
 	body := make([]byte, 0, size+1)
 	for {
 		if len(body) == cap(body) {
-			if int64(len(body)) > g.bounds.Body {
+			if int64(len(body)) > most {
 				return nil, tooLarge()
 			}
-			more := min(int64(cap(body)), g.bounds.Body+1-int64(cap(body)))
+			more := min(int64(cap(body)), most+1-int64(cap(body)))
 			if fail := l.take(copies * more); fail != nil {
 				return nil, fail
 			}
@@ -164,7 +168,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, l *lease) ([]
 			return nil, fault.New(fault.BodyIncomplete)
 		}
 	}
-	if int64(len(body)) > g.bounds.Body {
+	if int64(len(body)) > most {
 		return nil, tooLarge()
 	}
 	_ = rc.SetReadDeadline(time.Time{})

@@ -232,16 +232,28 @@ func TestBodyLimits(t *testing.T) {
 }
 
 // TestLongBodyOfUnknownLength holds that every byte is taken from the budget, also if
-// nobody said how many would come.
+// nobody said how many would come, and that a body which it will never have room for is
+// told so: to come again later would not help.
 func TestLongBodyOfUnknownLength(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Tenants[0].Bytes = copies * 300_000 })
-	for size, want := range map[int]int{200_000: 200, 400_000: 429} {
-		req := r.request("POST", chatPath, "")
-		body := chatBody(`,"user":"` + strings.Repeat("u", size) + `"`)
-		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), -1
-		a := r.send(req)
-		if e := r.event(); a.status != want || want == 200 && e.BodyBytes != int64(len(body)) {
-			t.Errorf("%d bytes: %d %s", size, a.status, a.body)
+	budget := r.g.door.byID["tenant-a"].bytes
+	for _, tc := range []struct {
+		size, want int
+		held       int64 // by other requests
+	}{{200_000, 200, 0}, {299_800, 200, 0}, {200_000, 429, 450_000}, {400_000, 413, 0}} {
+		for _, length := range []int64{-1, 0} {
+			req := r.request("POST", chatPath, "")
+			body := chatBody(`,"user":"` + strings.Repeat("u", tc.size) + `"`)
+			if length == 0 {
+				length = int64(len(body))
+			}
+			req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), length
+			budget.Take(tc.held)
+			a := r.send(req)
+			if e := r.event(); a.status != tc.want || tc.want == 200 && e.BodyBytes != int64(len(body)) {
+				t.Errorf("%+v, length %d: %d %s", tc, length, a.status, a.body)
+			}
+			budget.Give(tc.held)
 		}
 	}
 }
