@@ -32,6 +32,7 @@ func (r *rig) probe() (fleet.Health, RequestEvent) {
 	}
 	h := r.g.ask(r.t.Context(), m, target)
 	r.g.fleet.SetHealth(target, h)
+	r.g.tasks.Wait() // the engine is asked again only when it has ended this one
 	return h, r.event()
 }
 
