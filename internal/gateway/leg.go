@@ -16,9 +16,9 @@ import (
 // leg is one call to an engine, which can be ended while it runs: once, for one reason.
 //
 // Where engines end a request by its id, they are told to before the call is hung up, and
-// again until the call is over (G-6). SGLang forgets a request of a stream whose caller has
-// gone, works on it to its end, and does not know it any more when it is told; and a word
-// that overtakes its request finds nothing yet.
+// again until the call is over (G-6). One that sees first that its caller has gone may
+// forget the request, work on it to its end, and not know it any more when it is told; and
+// a word that overtakes its request finds nothing yet.
 type leg struct {
 	round *round
 	node  *fleet.Node

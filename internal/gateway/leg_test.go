@@ -12,8 +12,8 @@ import (
 	"bulkhead.dev/bulkhead/internal/record"
 )
 
-// forgetful stands before a leg as SGLang's door does: it ends the call of an id when it is
-// told to, if it knows the id; it forgets one whose caller has gone, and works on it.
+// forgetful stands before a leg as the door of an engine may: it ends the call of an id when
+// it is told to, if it knows the id; it forgets one whose caller has gone, and works on it.
 type forgetful struct {
 	leg  *scripted
 	deaf int // so many words find nothing yet
