@@ -57,14 +57,15 @@ func TestEndedBetweenSequences(t *testing.T) {
 					})
 					ctx, leave := context.WithCancel(t.Context())
 					defer leave()
-					gone := make(chan struct{})
+					gone := func() {} // returns once all that the request began is ended
 					r.front.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-						go func() { <-req.Context().Done(); close(gone) }()
-						r.g.ServeHTTP(w, req)
+						inner, end := context.WithCancel(context.WithoutCancel(req.Context()))
+						gone = func() { <-req.Context().Done(); end() }
+						r.g.ServeHTTP(w, req.WithContext(inner))
 					})
 					switch how {
 					case "the client leaves":
-						clock.tell = func() { leave(); <-gone }
+						clock.tell = func() { leave(); gone() }
 					case "it takes too long":
 						clock.tell = func() { r.clock.advance(r.g.bounds.FirstByte) }
 					}

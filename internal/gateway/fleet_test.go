@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/rand"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -72,7 +73,11 @@ func TestReadiness(t *testing.T) {
 // does not make it put its whole state together.
 func TestReadinessIsCheap(t *testing.T) {
 	cost := func(r *rig) float64 {
-		return testing.AllocsPerRun(50, func() { r.g.readiness(httptest.NewRecorder(), "req-0") })
+		least := math.Inf(1) // what else runs only adds to it
+		for range 20 {
+			least = min(least, testing.AllocsPerRun(10, func() { r.g.readiness(httptest.NewRecorder(), "req-0") }))
+		}
+		return least
 	}
 	two, _, _ := twoPairs(t, nil)
 	if one, more := cost(newRig(t, nil)), cost(two); one != more {

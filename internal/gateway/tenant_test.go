@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -211,29 +212,31 @@ func TestSafetyIdentifier(t *testing.T) {
 // once more. An engine that does so with a request is not: it may be at work.
 func TestCountsAreRepeated(t *testing.T) {
 	r := newBare(t, upstream.VLLM)
-	counts, closes := 0, ""
+	var counts atomic.Int64
+	var closes atomic.Pointer[string]
 	r.decode.count = func() (int, string) {
-		counts++
-		if closes == "count" {
-			closes = ""
+		counts.Add(1)
+		if *closes.Load() == "count" {
+			closes.Store(new(string)) // once
 			panic(http.ErrAbortHandler)
 		}
 		return 200, `{"count":40}`
 	}
 	r.decode.set(func(w http.ResponseWriter, req *http.Request, c call) {
-		if closes == "request" {
+		if *closes.Load() == "request" {
 			panic(http.ErrAbortHandler)
 		}
 		honestDecode(w, req, c)
 	})
 	r.start(func(c *Config) { c.Models[0].Sizes = Sizes{PerRequest: 2000} })
 	for _, tc := range []struct {
-		closes         string
-		status, counts int
+		closes string
+		status int
+		counts int64
 	}{{"", 200, 1}, {"count", 200, 3}, {"request", 502, 4}} {
-		closes = tc.closes
-		if a := r.chat(""); a.status != tc.status || counts != tc.counts {
-			t.Errorf("closed at a %q: %d after %d counts: %s", tc.closes, a.status, counts, a.body)
+		closes.Store(&tc.closes)
+		if a := r.chat(""); a.status != tc.status || counts.Load() != tc.counts {
+			t.Errorf("closed at a %q: %d after %d counts: %s", tc.closes, a.status, counts.Load(), a.body)
 		}
 		r.event()
 	}
@@ -448,7 +451,7 @@ func TestPosture(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(r.legs()) > 1 {
-			r.prefill.srv.Close()
+			r.prefill.become(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 			g.Refresh(t.Context())
 		}
 		for _, s := range g.Posture() {
