@@ -160,9 +160,10 @@ func randomScenario(below func(int) int) Scenario {
 	}
 	for _, a := range sc.Attempts {
 		// A stray abort ends decode in the name of a prefill that was only asked. If its own leg
-		// never comes, or came in an earlier life, nobody tells that prefill, and its entry stays
-		// until the connection closes.
-		if a.Prefill == Absent || sc.Budget[FaultSecond]+sc.Budget[FaultCrashPrefill]+sc.Budget[FaultCut]+sc.Budget[FaultWrite]+sc.Budget[FaultTruncate] > 0 {
+		// never comes, or came in an earlier life or over an earlier connection, nobody tells that
+		// prefill, and its entry stays until the connection closes.
+		if a.Prefill == Absent || sc.Budget[FaultSecond]+sc.Budget[FaultCrashPrefill]+sc.Budget[FaultCrashDecode]+sc.Budget[FaultCut]+
+			sc.Budget[FaultWrite]+sc.Budget[FaultTruncate] > 0 {
 			sc.Budget[FaultStray] = 0
 		}
 		if a.Prefill == StopsShort { // beside a prefix, too few pages may be just enough
