@@ -79,8 +79,8 @@ func TestLlamaCases(t *testing.T) {
 // machine's unrest.
 func TestApart(t *testing.T) {
 	for _, try := range []struct {
-		slowest, fastest time.Duration
-		want             bool
+		known, fresh time.Duration
+		want         bool
 	}{
 		{13 * time.Millisecond, 94 * time.Millisecond, true},
 		{13 * time.Millisecond, 12 * time.Millisecond, false},
@@ -89,8 +89,8 @@ func TestApart(t *testing.T) {
 		{0, 4 * time.Millisecond, false},
 		{2 * time.Millisecond, 7 * time.Millisecond, true},
 	} {
-		if got := apart(try.slowest, try.fastest); got != try.want {
-			t.Errorf("apart(%v, %v) = %v, want %v", try.slowest, try.fastest, got, try.want)
+		if got := apart(try.known, try.fresh); got != try.want {
+			t.Errorf("apart(%v, %v) = %v, want %v", try.known, try.fresh, got, try.want)
 		}
 	}
 }
