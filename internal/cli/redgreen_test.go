@@ -106,6 +106,8 @@ func TestRedgreenTLS(t *testing.T) {
 	var called atomic.Int64
 	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		called.Add(1)
+		// Else a twin that answers before the proxy saw the body's end is cut off.
+		_ = http.NewResponseController(w).EnableFullDuplex()
 		proxy.ServeHTTP(w, r)
 	}))
 	engine.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that are broken off
