@@ -51,7 +51,11 @@ func tamperWith(target string) (*tamper, error) {
 		// What ends the connection behind ends the one before, without an answer.
 		panic(http.ErrAbortHandler)
 	}}
-	t.server = &http.Server{Handler: proxy, ReadHeaderTimeout: 10 * time.Second}
+	t.server = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Else who answers before the proxy saw the body's end is cut off.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		proxy.ServeHTTP(w, r)
+	})}
 	go func() {
 		defer close(t.done)
 		_ = t.server.Serve(l) // until end
