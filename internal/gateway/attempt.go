@@ -78,8 +78,6 @@ type attempt struct {
 	began   time.Time
 	expiry  Timer
 	waiting *uncollected
-	// aborting says that an engine is still being told to end it.
-	aborting bool
 
 	// What the round puts together.
 	legs               []LegRecord
@@ -188,7 +186,6 @@ func (a *attempt) settle(d *failure) *failure {
 	x := a.x
 	a.ahead.end(errOver)
 	s := a.hear()
-	a.aborting = a.ahead.stopping() || a.decode.stopping()
 	a.waiting.end()
 	if s != nil && s.fail == nil {
 		a.doubt(&s.reply)

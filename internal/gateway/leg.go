@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"bulkhead.dev/bulkhead/internal/fault"
 	"bulkhead.dev/bulkhead/internal/fleet"
 )
 
@@ -30,12 +29,10 @@ type leg struct {
 
 	mu    sync.Mutex
 	cause error // why it is ended; nil until it is
-	// runs says that the engine may be at work; told that it is being told to stop, and
-	// quiet is closed then when the call is over.
-	// left says that nobody reads it any more.
-	runs, told, left bool
-	quiet            chan struct{}
-	answer           *http.Response // whose body is read, and closed at the end
+	// runs says that the engine may be at work; left that nobody reads the call any more.
+	runs, left bool
+	quiet      chan struct{}  // while the engine is told to stop; closed when the call is over
+	answer     *http.Response // whose body is read, and closed at the end
 }
 
 // leg makes a call possible. It ends with the round, unless it was left before.
@@ -85,7 +82,7 @@ func (l *leg) stopping() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.told
+	return l.quiet != nil
 }
 
 // end ends the call.
@@ -108,16 +105,22 @@ func (l *leg) stop(cause error) {
 		l.hangUp()
 		return
 	}
-	l.told, l.quiet = true, make(chan struct{})
+	l.quiet = make(chan struct{})
 	l.round.aborts.Go(l.abort)
 }
 
-// leave says that the call is over, or that nobody reads it any more, and how it went. A
-// call that had been ended before failed for that reason only.
+// leave says that the call is over, or that nobody reads it any more, and how it went; once
+// is enough. A call that had been ended before failed for that reason only.
 func (l *leg) leave(f *failure) {
+	if l == nil {
+		return
+	}
 	l.unbind()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.left {
+		return
+	}
 	l.left = true
 	if f != nil && l.cause != nil {
 		*f = failure{err: f.err, echo: true, ended: f.ended, outcome: fleet.Cancelled}
@@ -143,20 +146,6 @@ func (l *leg) leave(f *failure) {
 	}
 }
 
-// drop ends the call and leaves it, if that was not done: a panic passed by.
-func (l *leg) drop() {
-	if l == nil {
-		return
-	}
-	l.mu.Lock()
-	left := l.left
-	l.mu.Unlock()
-	if !left {
-		l.end(errOver)
-		l.leave(&failure{err: fault.New(fault.Internal)})
-	}
-}
-
 const (
 	// maxRest is how much of an answer that is void is read for its end, in bytes.
 	maxRest = 1 << 20
@@ -172,7 +161,7 @@ func (l *leg) abort() {
 	defer g.clock.AfterFunc(g.bounds.Abort, l.hangUp).Stop()
 	again := make(chan struct{}, 1)
 	for wait := firstAgain; ; wait *= 2 {
-		for tries := 2; !g.tellAbort(l.ctx, l.node, l.id); {
+		for tries := 2; !l.tell(); {
 			if tries--; tries == 0 {
 				return
 			}
@@ -189,19 +178,19 @@ func (l *leg) abort() {
 	}
 }
 
-// tellAbort makes one abort call and says whether the engine took it.
-func (g *Gateway) tellAbort(ctx context.Context, n *fleet.Node, id string) bool {
-	body, err := json.Marshal(map[string]string{"rid": id})
+// tell makes one abort call and says whether the engine took it.
+func (l *leg) tell() bool {
+	body, err := json.Marshal(map[string]string{"rid": l.id})
 	if err != nil {
 		return false
 	}
-	req, err := n.NewControl(ctx, http.MethodPost, "/abort_request", bytes.NewReader(body))
+	req, err := l.node.NewControl(l.ctx, http.MethodPost, "/abort_request", bytes.NewReader(body))
 	if err != nil {
 		return false
 	}
 	req.Header.Set("Content-Type", "application/json")
 	repeatable(req)
-	resp, err := n.RoundTrip(req)
+	resp, err := l.node.RoundTrip(req)
 	if err != nil {
 		return false
 	}

@@ -35,8 +35,8 @@ type outlet struct {
 	// more.
 	sent, left bool
 	// keep sends the header and comments before the verdict; nil if nothing may leave before
-	// it. hushed ends that, and paused stops it for a while. committed is when the header left before the verdict, from the
-	// start of the request; 0 if it did not.
+	// it. hushed ends that, and paused stops it for a while. committed is when the header left
+	// before the verdict, from the start of the request; 0 if it did not.
 	keep           Timer
 	hushed, paused bool
 	committed      time.Duration

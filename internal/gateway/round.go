@@ -123,9 +123,9 @@ func (x *exchange) round(t *fleet.Target, most int64) *failure {
 // abandon ends what a panic left at work, so that nothing of it is held for ever.
 func (r *round) abandon(all []*attempt) {
 	for _, a := range all {
-		a.decode.drop()
+		a.decode.leave(&failure{})
 		if a.prefill == nil {
-			a.ahead.drop()
+			a.ahead.leave(&failure{})
 		}
 		a.ahead.end(errOver) // its own goroutine leaves it
 		a.hear()
@@ -209,7 +209,7 @@ func (r *round) note(all []*attempt) {
 	x := r.x
 	prompt, completion, from := admit.Known(0), admit.Known(0), record.Unreported
 	for i, a := range all {
-		x.pending = x.pending || a.aborting
+		x.pending = x.pending || a.ahead.stopping() || a.decode.stopping()
 		x.record.Legs = append(x.record.Legs, a.legs...)
 		x.event.Held = max(x.event.Held, a.held)
 		if a.lease.Of > 0 && a.lease.Used >= x.event.Lease.Used {
